@@ -626,5 +626,6 @@ class PublishOutcome:
 
     is_installed: bool
     seconds: float
+    """Time in which the server generated nothing; if not installed, that it took."""
     detail: str = ""
-    """Why not, if not installed."""
+    """Why not, if not installed; else why not by way of the smallest source."""

@@ -31,7 +31,7 @@ from asyncrl.model.routes import check_routing_replay, replayed_row_bytes
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub
 from asyncrl.model.top_tokens import ENTRY_BYTES
-from asyncrl.model.weight_traffic import disk_notes
+from asyncrl.model.weight_traffic import disk_notes, version_lines
 from asyncrl.model.weights import num_parameters
 from asyncrl.readers.planning.devices import GPUS, LIKELY_GPU, find_device
 from asyncrl.readers.planning.report import forecast
@@ -168,6 +168,7 @@ def describe(
             *_gpu_lines(recipe, gpus),
             *_trainer_lines(recipe, shape, longest_prompt, on_gpu),
             *_server_lines(recipe, shape, on_gpu),
+            *version_lines(recipe, shape),
             *(f"  {note}" for note in disk_notes(recipe, shape)),
             *_teacher_lines(recipe, on_gpu),
             *_shared_lines(recipe, shape, longest_prompt, on_gpu),

@@ -53,7 +53,7 @@ _EXPONENTS: Mapping[str, tuple[str, int]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Tensor:
+class StoredTensor:
     name: str
     kind: str
     shape: tuple[int, ...]
@@ -91,7 +91,7 @@ def weight_files(path: Path) -> list[Path]:
 
 def read_weights(path: Path) -> dict[str, tuple[int, ...]]:
     """Tensor name -> shape. Raises InputError for files that are missing, damaged, quantized or hold NaN."""
-    headers = {file: list(_read_header(file)) for file in weight_files(path)}
+    headers = {file: list(read_header(file)) for file in weight_files(path)}
     num_bytes = sum(tensor.end - tensor.start for tensors in headers.values() for tensor in tensors)
     for file, tensors in headers.items():
         _refuse_not_finite(file, tensors, is_whole=num_bytes <= WHOLE_BYTES)
@@ -100,7 +100,7 @@ def read_weights(path: Path) -> dict[str, tuple[int, ...]]:
 
 def tensor_names(path: Path) -> set[str]:
     """Names of all tensors, by the headers alone. Raises InputError as `weight_files` does."""
-    return {tensor.name for file in weight_files(path) for tensor in _read_header(file)}
+    return {tensor.name for file in weight_files(path) for tensor in read_header(file)}
 
 
 def _read_index(index: Path) -> dict[str, str]:
@@ -119,7 +119,7 @@ def _read_index(index: Path) -> dict[str, str]:
     return found
 
 
-def _read_header(file: Path) -> Iterator[_Tensor]:
+def read_header(file: Path) -> Iterator[StoredTensor]:
     """8 bytes of length, then JSON (the safetensors format)."""
     try:
         with file.open("rb") as stream:
@@ -133,7 +133,7 @@ def _read_header(file: Path) -> Iterator[_Tensor]:
             header = json.loads(stream.read(length))
         header.pop("__metadata__", None)
         tensors = [
-            _Tensor(
+            StoredTensor(
                 name,
                 entry["dtype"],
                 tuple(entry["shape"]),
@@ -159,7 +159,7 @@ def _read_header(file: Path) -> Iterator[_Tensor]:
     yield from tensors
 
 
-def _refuse_not_finite(file: Path, tensors: list[_Tensor], *, is_whole: bool) -> None:
+def _refuse_not_finite(file: Path, tensors: list[StoredTensor], *, is_whole: bool) -> None:
     with file.open("rb") as stream:
         for tensor in tensors:
             for start, end in _parts(tensor, is_whole=is_whole):
@@ -170,7 +170,7 @@ def _refuse_not_finite(file: Path, tensors: list[_Tensor], *, is_whole: bool) ->
                     )
 
 
-def _parts(tensor: _Tensor, *, is_whole: bool) -> list[tuple[int, int]]:
+def _parts(tensor: StoredTensor, *, is_whole: bool) -> list[tuple[int, int]]:
     if is_whole or tensor.end - tensor.start <= 2 * SAMPLE_BYTES:
         return [(tensor.start, tensor.end)]
     return [(tensor.start, tensor.start + SAMPLE_BYTES), (tensor.end - SAMPLE_BYTES, tensor.end)]

@@ -6,20 +6,25 @@ a server that joins later. A server serves only what was compared with the train
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 
-from asyncrl.errors import ServerError, WeightMismatch
+from asyncrl.errors import RequestRefused, ServerError, WeightMismatch
 from asyncrl.loops.waits import Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.sglang import control, http, weights
-from asyncrl.system.files import write_whole
-from asyncrl.wire.files.service import folder_url
+from asyncrl.system.files import overall_digest, write_whole
+from asyncrl.wire.files.service import folder_url, is_url
 
 MANIFEST = "publication.json"
+DELTA = ".delta"
+"""Suffix of the folder beside a publication's that has only what differs from the version before."""
 CHANGED = ".changed"
 """Suffix of the folder beside a publication's that has only the tensors that steps change (model.lora)."""
 LOOK_SECONDS = 0.1
@@ -28,7 +33,7 @@ INSTALL_SECONDS = http.UPDATE_SECONDS
 """Longest wait for a server's answer to one request of an install."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Publication:
     """One policy version: on the servers that took it, and as a folder that every server can read."""
 
@@ -39,26 +44,33 @@ class Publication:
     from the folder, until that is written."""
     begin_copy: Callable[[], None] | None = field(default=None, compare=False)
     """Where the trainer has another disk: begins to bring the folder here, unless that is under way."""
+    is_kept: bool = False
+    """Whether servers load it from a copy on their host, which the delta of the next version changes."""
+
+    @cached_property
+    def overall(self) -> str:
+        """Digest of the digests, once they are complete."""
+        return overall_digest(self.digests)
 
     def sources(self) -> list[Path]:
-        """Folders to load it from. A server that began with the base model needs the changed tensors alone;
-        digests tell of one that needs all."""
-        changed = self.folder.with_name(self.folder.name + CHANGED)
-        return [changed, self.folder] if changed.is_dir() else [self.folder]
+        """Folders to load it from, the smallest first. A server that holds the version before needs the
+        delta, one that began with the base model the changed tensors; digests tell of one that needs all."""
+        beside = (self.folder.with_name(self.folder.name + suffix) for suffix in (DELTA, CHANGED))
+        return [*(folder for folder in beside if folder.is_dir()), self.folder]
 
     def is_written(self) -> bool:
         return bool(self.digests)
 
     def write_manifest(self) -> None:
         """Written last and renamed into place: a folder with a manifest is complete."""
-        manifest = {"version": self.version, "digests": self.digests}
+        manifest = {"version": self.version, "digests": self.digests, "is_kept": self.is_kept}
         write_whole(self.folder / MANIFEST, json.dumps(manifest))
 
 
 def read_publication(folder: Path) -> Publication:
     """The publication in `folder`. Raises FileNotFoundError when it is not complete."""
     manifest = json.loads((folder / MANIFEST).read_text())
-    return Publication(manifest["version"], folder, manifest["digests"])
+    return Publication(manifest["version"], folder, manifest["digests"], is_kept=manifest["is_kept"])
 
 
 def announced_publication(version: PolicyVersion, folder: Path) -> Publication:
@@ -83,36 +95,55 @@ async def written(
             timeout_seconds=LOOK_SECONDS,
         )
         found = announced_publication(publication.version, publication.folder)
-        publication = replace(publication, digests=found.digests)
+        publication = replace(publication, digests=found.digests, is_kept=found.is_kept)
     return publication
 
 
-Load = Callable[[aiohttp.ClientSession, str, Publication], Awaitable[None]]
-"""Leaves the weights of a publication in a paused server."""
+class Load(Protocol):
+    """How the weights of a publication come to a server. Both raise ServerError."""
+
+    async def prepare(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        """Brings the folder near a server, which serves meanwhile, where that is far away."""
+
+    async def __call__(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        """Leaves the weights in a paused server."""
 
 
-async def load_from_disk(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
-    """The server reads the publication's folder. Raises ServerError."""
-    await weights.update_weights_from_disk(session, url, publication.folder, publication.version)
+class LoadFolders(Load):
+    """Servers read folders: at the same path as here, or from the URL that `place` gives for a path, and a
+    folder from a URL, a delta and a publication that is kept by way of a copy on their host."""
 
+    def __init__(self, place: Callable[[Path], str] = str) -> None:
+        self._place = place
 
-def load_over_http(service_url: Callable[[], str], run_folder: Path) -> Load:
-    """For servers that see no disk of ours: each fetches the publication from the controller's service, whose
-    URL is asked for when it is needed."""
+    async def prepare(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        place = self._place(publication.folder)
+        if is_url(place) or publication.is_kept or place.endswith(DELTA):
+            await weights.prepare_weights(session, url, place)
 
-    async def load(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
-        folder = folder_url(service_url(), publication.folder, run_folder)
-        await weights.update_weights_from_disk(session, url, folder, publication.version)
-
-    return load
+    async def __call__(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        place = self._place(publication.folder)
+        await weights.update_weights_from_disk(session, url, place, publication.version)
 
 
 def find_load(*, shared_disk: bool, service_url: Callable[[], str], run_folder: Path | None) -> Load:
-    """The one that `cluster.shared_disk` asks for."""
+    """The one that `cluster.shared_disk` asks for. Without one, servers fetch publications from the
+    controller's service, whose URL is asked for when it is needed."""
     if shared_disk:
-        return load_from_disk
+        return LoadFolders()
     assert run_folder is not None, "publications are handed out from the run folder"
-    return load_over_http(service_url, run_folder)
+    return LoadFolders(lambda folder: folder_url(service_url(), folder, run_folder))
+
+
+load_from_disk = LoadFolders()
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    pause_seconds: float
+    """Time in which the server generated nothing."""
+    refusals: list[str]
+    """Why it needed another source than the first, in the order of the sources."""
 
 
 async def install(
@@ -123,40 +154,61 @@ async def install(
     interrupt: str = "continue",
     load: Load = load_from_disk,
     timeout_seconds: float = INSTALL_SECONDS,
-) -> None:
+) -> Installed:
     """Makes the server at `url` serve `publication`, running requests included, and verifies what it loaded.
 
-    `interrupt` (rollout.interrupt) says what happens to running requests meanwhile. Raises ServerError, also
-    when an answer takes longer than `timeout_seconds`, and WeightMismatch when the loaded bytes differ. The
-    server then stays paused: a token sampled from unknown weights would be worse than none.
+    A source that the server refuses, or that leaves other bytes than the published ones, is followed by the
+    next. `interrupt` (rollout.interrupt) says what happens to running requests meanwhile. Raises ServerError,
+    also when an answer takes longer than `timeout_seconds`, and WeightMismatch when the loaded bytes differ.
+    The server then stays paused: a token sampled from unknown weights would be worse than none.
     """
-    await control.pause_generation(session, url, interrupt=interrupt, timeout_seconds=timeout_seconds)
-    for folder in publication.sources():
-        await _load(session, url, replace(publication, folder=folder), load, timeout_seconds)
-        digests = await weights.weight_digests(session, url, timeout_seconds=timeout_seconds)
-        if find_difference(url, publication, digests) is None:
+    sources, refusals, begin = publication.sources(), list[str](), 0.0
+    for folder in sources:
+        source = replace(publication, folder=folder)
+        try:
+            await _within(timeout_seconds, url, load.prepare(session, url, source))
+            if not begin:
+                begin = time.monotonic()
+                await control.pause_generation(
+                    session, url, interrupt=interrupt, timeout_seconds=timeout_seconds
+                )
+            await _within(timeout_seconds, url, load(session, url, source))
+        except RequestRefused as error:
+            if folder == sources[-1]:
+                raise
+            difference: str | None = str(error)
+        else:
+            difference = await _difference(session, url, publication, timeout_seconds)
+        if difference is None:
             break
+        refusals.append(difference)
+    else:
+        raise WeightMismatch(refusals[-1])
     if interrupt == "retract":
         # A retracted request would find the keys and values of its own salt again.
         await control.flush_cache(session, url, timeout_seconds=timeout_seconds)
-    compare_digests(url, publication, digests)
     await control.continue_generation(session, url, timeout_seconds=timeout_seconds)
+    return Installed(time.monotonic() - begin, refusals)
 
 
-async def _load(
-    session: aiohttp.ClientSession, url: str, publication: Publication, load: Load, timeout_seconds: float
-) -> None:
+async def _within(timeout_seconds: float, url: str, work: Awaitable[None]) -> None:
     try:
         async with asyncio.timeout(timeout_seconds):
-            await load(session, url, publication)
+            await work
     except TimeoutError:
         raise ServerError(f"{url} took no weights within {timeout_seconds:g} s") from None
 
 
-def compare_digests(url: str, publication: Publication, ranks: Sequence[Mapping[str, str]]) -> None:
-    """Raises WeightMismatch unless every digest of each rank of the server is the published one."""
-    if (difference := find_difference(url, publication, ranks)) is not None:
-        raise WeightMismatch(difference)
+async def _difference(
+    session: aiohttp.ClientSession, url: str, publication: Publication, timeout_seconds: float
+) -> str | None:
+    """As `find_difference`, of what the server holds now. Every tensor's digest is asked for only where the
+    digest of all differs."""
+    found = await weights.overall_digests(session, url, timeout_seconds=timeout_seconds)
+    if found and set(found) == {publication.overall}:
+        return None
+    ranks = await weights.weight_digests(session, url, timeout_seconds=timeout_seconds)
+    return find_difference(url, publication, ranks)
 
 
 def find_difference(url: str, publication: Publication, ranks: Sequence[Mapping[str, str]]) -> str | None:

@@ -10,7 +10,7 @@ import io
 import os
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from asyncrl.errors import DiskError, InputError
@@ -20,6 +20,12 @@ def sha256_of(path: Path) -> str:
     """In hexadecimal; reads every byte. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def overall_digest(digests: Mapping[str, str]) -> str:
+    """SHA-256 of names and their digests, in hexadecimal, whatever their order."""
+    lines = (f"{name} {digest}\n" for name, digest in sorted(digests.items()))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def part_of(target: Path) -> Path:

@@ -18,16 +18,16 @@ import numpy as np
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, PublishOutcome, ScoredSequence, TrainedTokens
-from asyncrl.serving.publication import find_load
-from asyncrl.system.places import CHECKPOINTS, PUBLICATIONS
+from asyncrl.system.places import CHECKPOINTS
 from asyncrl.trainer.bootstrap import end_now
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.export_version import export_version
 from asyncrl.trainer.parts.token_record import TokenRecord
 from asyncrl.trainer.publishing.publish import Publisher
+from asyncrl.trainer.publishing.transports import make_publisher
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.wire.access import own_token, read_keys
+from asyncrl.wire.access import own_token
 from asyncrl.wire.client import QueueClient
 from asyncrl.wire.files.service import folder_url
 from asyncrl.wire.messages import CommitRequest, DrainRequest, TakeReply, TakeRequest, decode_take
@@ -44,7 +44,9 @@ def train(
     base, section = model_folder(recipe.model), recipe.trainer
     controller = ControllerLink(queue_url, run_folder, files_url)
     checkpoints = _open_checkpoints(recipe, controller)
-    publisher = _make_publisher(recipe, controller)
+    publisher: Publisher = make_publisher(
+        recipe, run_folder, service_url=lambda: controller.files_url or controller.queue_url, failed=end_now
+    )
     queue = controller.connect() if ranks.is_first() else None
     version = saved = _restore(learner, checkpoints, controller)
     outcomes: dict[str, PublishOutcome] = {}
@@ -96,8 +98,7 @@ def train(
                 checkpoints.begin(learner, version)
             saved = version
         metrics |= watch.seconds | {"step": float(version)}
-        # Part of publish_seconds: servers generate nothing meanwhile.
-        metrics["install_seconds"] = max((outcome.seconds for outcome in outcomes.values()), default=0.0)
+        metrics |= publisher.columns(outcomes) if publishes_all else {}
         metrics |= learner.passes.utilisation(watch.seconds["train_seconds"])
         metrics["tokens_per_second"] = metrics["num_tokens"] / metrics["train_seconds"]
         _report(metrics, outcomes)
@@ -195,26 +196,6 @@ class ControllerLink:
             queue.close()
 
 
-def _make_publisher(recipe: Recipe, controller: ControllerLink) -> Publisher:
-    serving = recipe.serving
-    load = find_load(
-        shared_disk=recipe.cluster.shared_disk,
-        service_url=lambda: controller.files_url or controller.queue_url,
-        run_folder=controller.run_folder,
-    )
-    return Publisher(
-        controller.run_folder / PUBLICATIONS,
-        base=model_folder(recipe.model),
-        transport=serving.weight_transport,
-        bucket_bytes=serving.weight_bucket_bytes,
-        interrupt=recipe.rollout.interrupt,
-        files=load,
-        timeout_seconds=serving.request_timeout_seconds,
-        keys=read_keys(own_token(), serving.api_key_variable),
-        failed=end_now,
-    )
-
-
 def _open_checkpoints(recipe: Recipe, controller: ControllerLink) -> Checkpoints:
     return Checkpoints(
         controller.run_folder / CHECKPOINTS,
@@ -281,5 +262,6 @@ def _report(metrics: dict[str, float], outcomes: dict[str, PublishOutcome]) -> N
         metrics,
     )
     for url, outcome in outcomes.items():
-        if not outcome.is_installed:
-            log.warning("not installed on %s: %s", url, outcome.detail)
+        if outcome.detail:
+            healed = "installed by way of more" if outcome.is_installed else "not installed"
+            log.warning("%s on %s: %s", healed, url, outcome.detail)

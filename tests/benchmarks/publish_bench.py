@@ -142,7 +142,7 @@ def make_publisher(folder: Path, transport: str, bucket_bytes: int):
 
 def wait_for_folder(publisher) -> float:
     begin = time.perf_counter()
-    publisher._writer.wait()
+    publisher._folders.wait()
     return time.perf_counter() - begin
 
 

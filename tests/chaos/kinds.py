@@ -81,6 +81,7 @@ def with_agent(folder: Path) -> WholeRun:
         trainer=PATIENT,
         # Evaluations start no agents.
         data={"heldout": None},
+        serving={"weight_encoding": "delta"},
         agent={"command": ["python", str(folder / "chaos_agent.py")], "max_agents": 16},
     )
     _give(run)

@@ -16,7 +16,7 @@ SEAMS = {
     "step parts": ("trainer/parts", "trainer/step/part"),
     "take parts": ("controller/take_parts", "controller/trainer_wire"),
     "loss terms": ("algorithms/catalog", "algorithms/losses"),
-    "transports": ("serving/publication", "trainer/publishing/publish"),
+    "transports": ("trainer/publishing/transports", "trainer/publishing/publish"),
 }
 """Name -> what attaches there, and the file of the core that it attaches to."""
 SHARED = "records"

@@ -8,15 +8,25 @@ weights. While it sleeps it refuses weights, and a wake-up when it does not.
 
 import asyncio
 import base64
+import functools
 import json
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import xxhash
 from aiohttp import web
 
+from asyncrl.errors import AsyncrlError
 from asyncrl.model.routes import FIRST_ROW
+from asyncrl.model.weights import read_header, weight_files
+from asyncrl.serving.host_copy import HostCopy
 from asyncrl.serving.sglang.hooks import HOOKS_PATH, SGLANG_VERSION
+from asyncrl.serving.sglang.weights import PREPARE
+from asyncrl.system.files import overall_digest
+from asyncrl.wire.files.fetch import fetch_folder
 
 STOP = 1
 
@@ -62,6 +72,12 @@ class FakeEngine:
         """Whether its weights were the run's base model before it loaded any."""
         self.loaded: list[str] = []
         """Names of the folders that it loaded."""
+        self.listed = 0
+        """How often it was asked for the digest of each tensor."""
+        self.copy = HostCopy(
+            Path(tempfile.mkdtemp(prefix="asyncrl-fake-")), fetch=functools.partial(fetch_folder, token="")
+        )
+        """As the plugin's, with an empty token."""
         self.checksum_reply: Any = None
         """What it says instead of the digests it holds."""
         self.hooks: dict[str, Any] = {
@@ -113,6 +129,7 @@ class FakeEngine:
         self._may_answer.set()
         assert self._runner is not None
         await self._runner.cleanup()
+        shutil.rmtree(self.copy.folder, ignore_errors=True)
 
     def hold(self) -> None:
         self.may_generate.clear()
@@ -185,6 +202,14 @@ class FakeEngine:
         if self.is_asleep:
             return web.json_response({"success": False, "message": "it sleeps"}, status=400)
         folder = Path(body["model_path"])
+        if body["load_format"] == PREPARE:
+            try:
+                await asyncio.to_thread(self.copy.prepare, body["model_path"])
+            except (AsyncrlError, OSError) as error:
+                return web.json_response({"success": False, "message": repr(error)}, status=400)
+            return web.json_response({"success": True, "message": ""})
+        if (there := self.copy.take(body["model_path"])) is not None:
+            return self._load_copy(there, folder.name, body["weight_version"])
         whole = folder.with_name(folder.name.removesuffix(".changed"))
         digests = json.loads((whole / "publication.json").read_text())["digests"]
         self.loaded.append(folder.name)
@@ -197,12 +222,24 @@ class FakeEngine:
         self.num_running_at_updates.append(self.num_running)
         return web.json_response({"success": True, "message": ""})
 
+    def _load_copy(self, folder: Path, name: str, version: str) -> web.Response:
+        """Its digests are of the bytes that are there."""
+        self.loaded.append(name)
+        for file in weight_files(folder):
+            for it in read_header(file):
+                self.digests[it.name] = xxhash.xxh3_64_hexdigest(file.read_bytes()[it.start : it.end])
+        self.version = version
+        self.num_running_at_updates.append(self.num_running)
+        return web.json_response({"success": True, "message": ""})
+
     async def _check(self, request: web.Request) -> web.Response:
         if self.checksum_reply is not None:
             return web.json_response(self.checksum_reply)
         is_wrong = self.is_corrupt or self._is_damaged
         digests = {name: "f" * 16 if is_wrong else value for name, value in self.digests.items()}
-        return web.json_response({"success": True, "ranks": [{"checksums": digests}]})
+        self.listed += not (left_out := (await request.json())["skip_tensor_list"])
+        ranks = [{"checksums": {} if left_out else digests, "per_gpu_checksum": overall_digest(digests)}]
+        return web.json_response({"success": True, "ranks": ranks})
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         self.num_running += 1

@@ -21,6 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from asyncrl.serving.sglang.hooks import HOOKS_PATH, SGLANG_VERSION
 from asyncrl.serving.tensor_digest import tensor_digest
+from asyncrl.system.files import overall_digest
 
 
 class Receiver:
@@ -132,7 +133,8 @@ class Receiver:
         self.version = body.get("weight_version", self.version)
 
     def check(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"ranks": [{"checksums": self.digests}]}
+        given = {} if body["skip_tensor_list"] else self.digests
+        return {"ranks": [{"checksums": given, "per_gpu_checksum": overall_digest(self.digests)}]}
 
 
 async def _answer(answer: Any, request: web.Request) -> web.Response:

@@ -19,6 +19,8 @@ SERVER_FAULTS = (
     "swap_events",
     "garbage_event",
 )
+COPY_FAULTS = ("damage_copy", "double_prepare", "late_prepare", "refuse_prepare")
+"""Faults of the copy on a server's host, where versions go as deltas."""
 TRAINER_POINTS = (
     "restored",
     "before take",
@@ -112,6 +114,8 @@ class Plan:
     """Trajectories that a group is admitted with; None: all."""
     turns: TurnPlan | None = None
     """None where trajectories have one turn."""
+    has_deltas: bool = False
+    """Whether versions go as deltas where that is worth it (serving.weight_encoding)."""
     judges_groups: bool = False
     """Whether the verifier judges all responses of a group together."""
 
@@ -146,6 +150,30 @@ def draw(seed: int) -> Plan:
         plan.max_running_requests = max(plan.max_running_requests, plan.samples_per_group)
     judges = random.Random(f"groups {seed}").random() < 0.15
     plan.judges_groups = judges and plan.pilot_samples is None
+    _draw_deltas(plan, random.Random(f"deltas {seed}"), span)
+    return plan
+
+
+def _draw_deltas(plan: Plan, rng: random.Random, span: float) -> None:
+    plan.has_deltas = rng.random() < 0.3
+    if plan.has_deltas and plan.server_faults:
+        more = [
+            (rng.uniform(0.2, span), rng.randrange(plan.num_servers), rng.choice(COPY_FAULTS))
+            for _ in range(rng.randint(1, 4))
+        ]
+        plan.server_faults = sorted([*plan.server_faults, *more])
+
+
+def draw_copies(seed: int) -> Plan:
+    """A plan in which nothing fails but the copies on the servers' hosts, each of them in every way."""
+    rng = random.Random(f"copies {seed}")
+    plan = draw(seed)
+    plan.has_deltas, plan.is_colocated, plan.num_steps, plan.turns = True, False, 8, None
+    plan.fleet_changes, plan.trainer_crashes, plan.controller_ends = [], [], []
+    span = plan.num_steps * (plan.step_seconds + plan.max_new_tokens * plan.token_seconds)
+    plan.server_faults = sorted(
+        (rng.uniform(0.2, span), server, kind) for kind in COPY_FAULTS for server in range(plan.num_servers)
+    )
     return plan
 
 

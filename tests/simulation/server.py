@@ -6,15 +6,23 @@ unfinished update, a pause) stays, as it does on a real server.
 
 import asyncio
 import json
+import shutil
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
 import aiohttp
 from simulation.channel import Channel
+from simulation.deltas import damage, name_in
 from simulation.world import FIRST_TOKEN, STOP_TOKENS, Made, World, chain
 
+from asyncrl.serving.delta import DeltaRefused
+from asyncrl.serving.host_copy import HostCopy
+from asyncrl.serving.publication import DELTA
 from asyncrl.serving.sglang import hooks
+from asyncrl.serving.sglang.weights import PREPARE
+from asyncrl.system.files import overall_digest
 
 Reply = tuple[int, Any]
 
@@ -69,6 +77,10 @@ class SimulatedServer:
         self.waiting: list[Request] = []
         self.cache: dict[tuple[str, int], set[str]] = {}
         self._channels: dict[Channel, None] = {}
+        self._copy = self._new_copy()
+        self._is_copy_damaged = False
+        self._earlier = self._prepared = ""
+        """Places that were prepared before the last, and last."""
         self._update_lock = asyncio.Lock()
 
     # The process
@@ -216,7 +228,11 @@ class SimulatedServer:
                 self.is_asleep = False
                 return 200, None
             case "/weights_checker":
-                return 200, {"success": True, "ranks": [{"checksums": {"w": self.weights}}]}
+                digests = {"w": self.weights}
+                return 200, {
+                    "success": True,
+                    "ranks": [{"checksums": digests, "per_gpu_checksum": overall_digest(digests)}],
+                }
         raise AssertionError(path)
 
     async def _pause(self, mode: str) -> None:
@@ -232,7 +248,49 @@ class SimulatedServer:
                 request.is_prefilled = False
                 request.cached_weights = set()
 
+    def _new_copy(self) -> HostCopy:
+        """That of a fresh process, which fetches from nowhere."""
+        folder = self.world.folder / f"copy-{self.url.rpartition('/')[2]}"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        return HostCopy(folder, fetch=mock.Mock(side_effect=AssertionError))
+
+    async def _prepare(self, place: str) -> Reply:
+        async with self._update_lock:
+            await asyncio.sleep(self.world.delay(0.05))
+            if self._uses_up("damage_copy") and (there := self._copy.current):
+                damage(there)
+                self._is_copy_damaged = True
+            if self._uses_up("refuse_prepare"):
+                return 400, "OSError: no space left on device"
+            late = [self._earlier] if self._earlier and self._uses_up("late_prepare") else []
+            twice = [place] if self._uses_up("double_prepare") else []
+            reply = 400, "nothing was prepared"
+            for each in (*late, *twice, place):
+                reply = self._prepare_now(each)
+            return reply
+
+    def _prepare_now(self, place: str) -> Reply:
+        is_delta = place.endswith(DELTA)
+        if not is_delta:
+            self._is_copy_damaged = False
+        try:
+            self._copy.prepare(place)
+        except (DeltaRefused, OSError) as error:
+            held = self._copy.current
+            if held is not None and name_in(held) is None and not self._is_copy_damaged:
+                self.world.violate(f"{self.url} changed a copy that it should have refused to change")
+            return 400, f"{type(error).__name__}: {error}"
+        held = self._copy.current
+        if is_delta and place != self._prepared and held is not None and name_in(held) is None:
+            self.world.violate(f"{self.url} prepared bytes that are no version's")
+        if place != self._prepared:
+            self._earlier, self._prepared = self._prepared, place
+        return 200, {"success": True}
+
     async def _update(self, body: dict[str, Any]) -> Reply:
+        if body["load_format"] == PREPARE:
+            return await self._prepare(body["model_path"])
         async with self._update_lock:
             if not self.is_paused:
                 await self._wait(lambda: not self.running)
@@ -242,6 +300,8 @@ class SimulatedServer:
             try:
                 await asyncio.sleep(self.world.delay(0.05))
                 weights = self.world.weights_at.get(body["model_path"])
+                if (there := self._copy.take(body["model_path"])) is not None:
+                    weights = name_in(there) or "garbage"
                 if weights is None or self._uses_up("refuse_update"):
                     return 400, {"success": False, "message": "cannot be read"}
                 self.weights = f"{weights}!" if self._uses_up("corrupt_update") else weights

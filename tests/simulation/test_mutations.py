@@ -3,12 +3,14 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import msgspec
 import pytest
+from simulation.plan import draw_copies
 from simulation.schedule import run_schedule
 
 from asyncrl.controller.context import TrainerSession
@@ -30,7 +32,9 @@ from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving import publication
 from asyncrl.serving.confirmation import Confirmation
+from asyncrl.serving.delta import DeltaRule, read_manifest
 from asyncrl.serving.membership import ServerLoop
+from asyncrl.serving.publication import Publication
 from asyncrl.serving.router import Router
 from asyncrl.tasks.selection import RowSelection
 from asyncrl.turns.conversation import Conversation
@@ -48,6 +52,7 @@ CAUGHT_BY = {
     "a_dead_trainers_take_that_continues": 336,
     "a_fault_that_counts_as_wrong": 10,
     "weights_that_are_not_compared": 26,
+    "deltas_of_versions_that_no_server_keeps": 34,
     "a_batch_given_before_it_is_on_disk": 1,
     "tokens_that_are_not_counted_when_a_stream_breaks": 4,
     "uses_that_a_restart_forgets": 53,
@@ -167,7 +172,63 @@ def a_fault_that_counts_as_wrong() -> Any:
 
 
 def weights_that_are_not_compared() -> Any:
-    return mock.patch.object(publication, "compare_digests", lambda *_: None)
+    async def agree(*_: Any) -> None:
+        return None
+
+    return mock.patch.object(publication, "_difference", agree)
+
+
+def deltas_of_any_base() -> Any:
+    def read(folder: Path) -> dict[str, tuple[str, str]]:
+        return {name: (AnyDigest(), digest) for name, (_, digest) in read_manifest(folder).items()}
+
+    return mock.patch("asyncrl.serving.host_copy.read_manifest", read)
+
+
+class AnyDigest(str):
+    """Equal to each digest."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def results_of_deltas_that_are_not_compared() -> Any:
+    def read(folder: Path) -> dict[str, tuple[str, str]]:
+        return {name: (base, NewDigest(digest)) for name, (base, digest) in read_manifest(folder).items()}
+
+    return mock.patch("asyncrl.serving.host_copy.read_manifest", read)
+
+
+class NewDigest(str):
+    """Equal to each digest, but not while it is asked whether a delta came twice."""
+
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def deltas_without_a_way_out() -> Any:
+    original = Publication.sources
+    return mock.patch.object(Publication, "sources", lambda publication: original(publication)[:1])
+
+
+def deltas_of_versions_that_no_server_keeps() -> Any:
+    original = DeltaRule.sends_delta
+
+    def sends(rule: DeltaRule, share: float | None) -> bool:
+        rule._is_kept = True
+        return original(rule, share)
+
+    return mock.patch.object(DeltaRule, "sends_delta", sends)
 
 
 def a_batch_given_before_it_is_on_disk() -> Any:
@@ -383,6 +444,7 @@ def choices_that_a_restart_forgets() -> Any:
         a_dead_trainers_take_that_continues,
         a_fault_that_counts_as_wrong,
         weights_that_are_not_compared,
+        deltas_of_versions_that_no_server_keeps,
         a_batch_given_before_it_is_on_disk,
         a_commit_that_covers_one_step_too_many,
         tokens_that_are_not_counted_when_a_stream_breaks,
@@ -414,3 +476,20 @@ def test_a_rule_taken_out_is_caught(mutation: Mutation) -> None:
     with mutation():
         caught = next((seed for seed in seeds if run_schedule(seed).violations), None)
     assert caught is not None, f"{MAX_SEEDS} schedules did not notice {mutation.__name__}"
+
+
+@pytest.mark.parametrize(
+    "mutation", [deltas_of_any_base, results_of_deltas_that_are_not_compared, deltas_without_a_way_out]
+)
+def test_a_rule_of_copies_taken_out_is_caught(mutation: Mutation) -> None:
+    with mutation():
+        assert any(run_schedule(seed, draw_copies(seed)).violations for seed in range(MAX_SEEDS))
+
+
+def test_copies_that_fail_in_every_way_are_healed() -> None:
+    reached = set[str]()
+    for seed in range(6):
+        world = run_schedule(seed, draw_copies(seed))
+        assert not world.violations
+        reached |= world.reached
+    assert {"a delta", "a delta that is healed"} <= reached

@@ -5,13 +5,15 @@ Its weights are a name, "v<version>.<life that made them>". It keeps two publica
 
 import asyncio
 import functools
-import json
+import shutil
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import aiohttp
 import msgspec
 from simulation.checks import check_batch, check_commit
+from simulation.deltas import Words, changed_share, words_of, write_delta, write_weights
 from simulation.server import SimulatedServer
 from simulation.session import SimulatedSession
 from simulation.world import Checkpoint, World
@@ -20,7 +22,8 @@ from asyncrl.controller.http_service import Requests
 from asyncrl.errors import ServerError, Superseded
 from asyncrl.journal.writer import JournalError
 from asyncrl.records import Batch, PublishOutcome
-from asyncrl.serving.publication import Publication, install
+from asyncrl.serving.delta import DeltaRule
+from asyncrl.serving.publication import DELTA, Publication, install
 from asyncrl.wire.client import POLL_SECONDS
 from asyncrl.wire.messages import (
     CommitRequest,
@@ -105,6 +108,10 @@ class SimulatedTrainer:
         world.num_trainer_lives += 1
         self.weights: list[str] = ["v0.base"]
         self.trained: list[Batch] = []
+        self._rule = DeltaRule(is_auto=True)
+        self._last: Words | None = None
+        """Bytes of the version before; none of another life's."""
+        self._filler = self.life
 
     async def run(self) -> None:
         try:
@@ -143,7 +150,7 @@ class SimulatedTrainer:
             self.weights.append(f"v{version}.{self.life}")
             world.valid_weights = tuple(self.weights)
             await self._point("after step")
-            publication = self._write(version)
+            publication = self._write(version, may_be_delta=True)
             outcomes = await self._dying("during publish", self._publish(publication, reply.servers))
             metrics = {"step": float(version), "wait_seconds": 0.0, "num_tokens": 1.0}
             await self._point("after publish")
@@ -170,18 +177,31 @@ class SimulatedTrainer:
         await self._service.commit(CommitRequest(checkpoint.version, "folder"))
         return checkpoint.version
 
-    def _write(self, version: int) -> Publication:
+    def _write(self, version: int, *, may_be_delta: bool = False) -> Publication:
         folder = self.world.folder / f"v{version}"
         for kept in list(self.world.weights_at):
             if kept not in (str(folder), str(self.world.folder / f"v{version - 1}")):
                 del self.world.weights_at[kept]
         folder.mkdir(exist_ok=True)
-        publication = Publication(version, folder, {"w": self.weights[version]})
-        (folder / "publication.json").write_text(
-            json.dumps({"version": version, "digests": publication.digests})
-        )
+        is_kept = self.world.plan.has_deltas and self._write_bytes(version, folder, may_be_delta)
+        publication = Publication(version, folder, {"w": self.weights[version]}, is_kept=is_kept)
+        publication.write_manifest()
         self.world.weights_at[str(folder)] = self.weights[version]
         return publication
+
+    def _write_bytes(self, version: int, folder: Path, may_be_delta: bool) -> bool:
+        """Writes the weights, and a delta where the rule wants one; whether servers keep a copy."""
+        delta = folder.with_name(folder.name + DELTA)
+        shutil.rmtree(delta, ignore_errors=True)
+        self._filler += self.world.rng.random() < 0.2
+        words = words_of(self.weights[version], self._filler)
+        last, self._last = self._last, words
+        if self._rule.sends_delta(changed_share(last, words) if may_be_delta and last is not None else None):
+            assert last is not None
+            write_delta(delta, last, words, version)
+            self.world.reached.add("a delta")
+        write_weights(folder, words)
+        return self._rule.is_kept()
 
     async def _publish(self, publication: Publication, urls: list[str]) -> dict[str, PublishOutcome]:
         if self.world.plan.interrupt == "drain":
@@ -192,9 +212,15 @@ class SimulatedTrainer:
 
     async def _install_on(self, url: str, publication: Publication) -> PublishOutcome:
         try:
-            await install(self._session, url, publication, interrupt=self.world.plan.interrupt)
+            found = await install(self._session, url, publication, interrupt=self.world.plan.interrupt)
         except ServerError as error:
+            if "DeltaRefused" in str(error):
+                self.world.violate(f"{url} got no whole version for a delta that it refused")
             return PublishOutcome(False, 0.0, str(error))
+        if found.refusals:
+            self.world.reached.add("a delta that is healed")
+            if self.world.plan.is_calm():
+                self.world.violate(f"{url} refused a delta, though nothing went wrong: {found.refusals}")
         return PublishOutcome(True, 0.0)
 
     async def _save(self, version: int) -> int:

@@ -17,7 +17,7 @@ from serving.engine.servers import new_session, running_server
 from trainer.test_engine_logprobs import sample
 
 from asyncrl.records import Batch
-from asyncrl.serving.publication import load_from_disk, load_over_http
+from asyncrl.serving.publication import find_load
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.step.learner import Learner
@@ -54,7 +54,7 @@ def publish(learner: Learner, version: int, transport: str, *, model: Path, run:
             transport="distributed" if transport == "distributed" else "disk",
             # Several broadcasts.
             bucket_bytes=100_000,
-            files=load_over_http(lambda: files, run) if transport == "http" else load_from_disk,
+            files=find_load(shared_disk=transport != "http", service_url=lambda: files, run_folder=run),
             failed=pytest.fail,
         )
         publication = publisher.prepare(version, learner.model)

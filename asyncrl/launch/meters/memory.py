@@ -14,6 +14,7 @@ from asyncrl.model.memory import AdamStates, RankMemory, rank_memory, server_mem
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
 from asyncrl.model.teacher import known_shape
+from asyncrl.model.weight_traffic import kept_version_bytes
 from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import Gpu
 from asyncrl.system.machine import GroupMemory, group_memory
@@ -114,12 +115,13 @@ def gpu_bytes(
 
 
 def host_bytes(recipe: Recipe, shape: ModelShape) -> int:
-    """Host memory of a machine whose GPUs compute: processes, what checkpoints are written from, Adam
-    where it is on the host, and past versions."""
+    """Host memory of a machine whose GPUs compute: processes, what checkpoints are written from, the version
+    that the next is compared with, Adam where it is on the host, and past versions."""
     memory = trainer_memory(recipe, shape)
     ranks_per_server = recipe.serving.tensor_parallel_size
     return (
         recipe.trainer.num_processes * (TRAINER_PROCESS_BYTES + memory.copies() + memory.beside())
+        + kept_version_bytes(recipe, shape)
         + num_local_servers(recipe) * ranks_per_server * SERVER_PROCESS_BYTES
         + recipe.teacher.num_started() * recipe.teacher.tensor_parallel_size * SERVER_PROCESS_BYTES
     )
@@ -131,6 +133,7 @@ def run_bytes(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None =
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
     num_ranks, num_servers = recipe.trainer.num_processes, num_local_servers(recipe)
     processes = num_ranks * TRAINER_PROCESS_BYTES + num_servers * SERVER_PROCESS_BYTES
+    processes += kept_version_bytes(recipe, shape)
     taught = recipe.teacher.tensor_parallel_size * teacher_bytes(recipe)
     processes += recipe.teacher.num_started() * SERVER_PROCESS_BYTES + taught
     training = num_ranks * memory.total(recipe.trainer.recompute)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
 from asyncrl.recipe.server_options import refuse_options
@@ -67,6 +67,15 @@ class Serving(Section):
     disk: a folder that trainer and servers see at the same path.
     distributed: a torch.distributed broadcast (NCCL on GPUs, gloo on CPUs) from the model's memory to all
     servers at once; the folder is written in the background."""
+    weight_encoding: Literal["auto", "full", "delta"] = "auto"
+    """Weights that servers with the version before read, with the transport `disk`.
+    auto: without cluster.shared_disk, where servers fetch weights over a network, the words that changed, if
+    at most a quarter did and the model is not float32; all weights else, in every 20th version and after a
+    restart of the trainer. With a shared disk all weights: what is read from there is too fast for the time
+    that deltas take. A server that does not hold the version before reads all weights.
+    full: all weights.
+    delta: the words that changed, however many; choose it for a shared disk that is slow. Trainer and servers
+    keep a copy of the weights each, the trainer in the CPU's memory, servers under TMPDIR on their host."""
     weight_bucket_bytes: Positive | None = None
     """Weights that one broadcast of `distributed` carries; a larger tensor goes alone. The next bucket is
     gathered meanwhile, so that the trainer's GPUs hold two. Servers hold one next to their weights.
@@ -82,9 +91,24 @@ class Serving(Section):
         refuse_options(arguments)
         return arguments
 
+    @model_validator(mode="after")
+    def _check(self) -> "Serving":
+        if self.weight_encoding == "delta" and self.weight_transport != "disk":
+            raise ValueError(
+                f"serving.weight_encoding is delta but serving.weight_transport is {self.weight_transport}, "
+                f"which sends whole tensors. Set serving.weight_transport to disk, or weight_encoding "
+                f"to auto."
+            )
+        return self
+
     def cache_tokens(self, *, has_gpu: bool) -> int | None:
         """Cache tokens of each local server; None where the engine decides."""
         return self.max_total_tokens or (None if has_gpu else CPU_CACHE_TOKENS)
+
+    def sends_deltas(self, dtype: str, *, shared_disk: bool) -> bool:
+        """Whether versions of a model of this type may go as deltas. `shared_disk` is cluster.shared_disk."""
+        is_worth_it = self.weight_encoding == "auto" and dtype != "float32" and not shared_disk
+        return (self.weight_encoding == "delta" or is_worth_it) and self.weight_transport == "disk"
 
     def fleet_size(self) -> int:
         """Rollout servers of the run, wherever they run."""

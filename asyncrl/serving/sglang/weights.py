@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -11,6 +11,11 @@ from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.sglang import http
 from asyncrl.serving.sglang.http import CALL_SECONDS
+
+PREPARE = "asyncrl_prepare"
+"""Format of a folder that is brought to the server's host and not loaded (engine/hooks/remote_weights.py)."""
+ALL_NAMES = [""]
+"""Part of the name of every tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +42,19 @@ class Broadcast:
 
 
 async def update_weights_from_disk(
-    session: aiohttp.ClientSession, url: str, folder: Path | str, version: PolicyVersion
+    session: aiohttp.ClientSession, url: str, folder: str, version: PolicyVersion
 ) -> None:
-    """The server reads the safetensors in `folder`, which it must see at the same path. A URL is fetched
-    first, by a server that has asyncrl's plugin."""
+    """The server reads the safetensors in `folder`, which it must see at the same path, or its copy of what
+    it prepared from there."""
     # The default is the format that the server started with; a quantising one cannot load twice.
-    body = {"model_path": str(folder), "load_format": "auto", **_label(version)}
+    body = {"model_path": folder, "load_format": "auto", **_label(version)}
+    await http.post(session, url, "/update_weights_from_disk", body)
+
+
+async def prepare_weights(session: aiohttp.ClientSession, url: str, place: str) -> None:
+    """The server, which has asyncrl's plugin, makes its copy the version at `place` and serves meanwhile.
+    Raises RequestRefused for a delta that does not fit the copy."""
+    body = {"model_path": place, "load_format": PREPARE}
     await http.post(session, url, "/update_weights_from_disk", body)
 
 
@@ -98,10 +110,24 @@ async def weight_digests(
 ) -> list[dict[str, str]]:
     """Digests per tensor rank: name of each tensor, as Hugging Face names it -> the digest of the bytes that
     its loader was last given (engine/hooks/loaded_weights.py)."""
-    check = {"action": "checksum"}
+    ranks: list[dict[str, str]] = await _checked(session, url, "checksums", [], timeout_seconds)
+    return ranks
+
+
+async def overall_digests(session: aiohttp.ClientSession, url: str, *, timeout_seconds: float) -> list[str]:
+    """Per tensor rank the digest of its digests (`overall_digest`): a mixture has 18,000 tensors."""
+    ranks: list[str] = await _checked(session, url, "per_gpu_checksum", ALL_NAMES, timeout_seconds)
+    return ranks
+
+
+async def _checked(
+    session: aiohttp.ClientSession, url: str, field: str, left_out: list[str], timeout_seconds: float
+) -> Any:
+    """A field of each rank's report, without the digests of names that contain one of `left_out`."""
+    check = {"action": "checksum", "skip_tensor_list": left_out}
     reply = await http.post(session, url, "/weights_checker", check, timeout_seconds=timeout_seconds)
     try:
-        ranks: list[dict[str, str]] = [rank["checksums"] for rank in json.loads(reply)["ranks"]]
+        ranks = [rank[field] for rank in json.loads(reply)["ranks"]]
     except (ValueError, KeyError, TypeError):
         raise ServerError(
             f"{url}/weights_checker answered {reply[:200]!r}, expected ranks of checksums"

@@ -59,7 +59,7 @@ class FixedTensors:
         write_weights(changed, digests.watch(weights))
         for kind, folder in (("changed", changed), (FOLDER, self._folder)):
             for file in folder.glob("*.safetensors"):
-                _link(file, part / f"{kind}-{file.name}")
+                link(file, part / f"{kind}-{file.name}")
         return self._digests | digests.by_name
 
     def _write_fixed(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -72,7 +72,8 @@ class FixedTensors:
         self._digests = digests.by_name
 
 
-def _link(file: Path, target: Path) -> None:
+def link(file: Path, target: Path) -> None:
+    """Makes `target` the same file, or a copy where the disk has no hard links."""
     try:
         os.link(file, target)
     except OSError:

@@ -41,8 +41,8 @@ class FolderWriter:
 
     def wait(self) -> None:
         """Returns when nothing is being written."""
-        if self._thread is not None:
-            self._thread.join()
+        if (thread := self._thread) is not None:
+            thread.join()
             self._thread = None
 
     def _write(

@@ -21,12 +21,12 @@ from torch import Tensor
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.publication import INSTALL_SECONDS, Publication
 from asyncrl.serving.sglang.hooks import Engine
-from asyncrl.trainer.network.convert import export_stages, exported_tensors
-from asyncrl.trainer.network.export import drain, file_names
+from asyncrl.trainer.network.convert import export_stages
+from asyncrl.trainer.network.export import drain
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.network.model import device as find_device
-from asyncrl.trainer.publishing.buckets import Bucket, plan_buckets
 from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.host_weights import HostWeights
 from asyncrl.trainer.publishing.receivers import RankAssignment, Receivers
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.update_group import Address, UpdateGroup, backend_of, choose_address
@@ -34,8 +34,6 @@ from asyncrl.wire.access import Keys
 
 log = logging.getLogger(__name__)
 
-BUCKET_BYTES = {"cuda": 2**30, "cpu": 2**26}
-"""Default of serving.weight_bucket_bytes, by device type."""
 BROADCAST_SECONDS = 120.0
 """Longest wait for the servers to take a bucket."""
 Outcomes = dict[str, PublishOutcome]
@@ -64,15 +62,13 @@ class MemoryBroadcast:
         """`timeout_seconds` (serving.request_timeout_seconds) bounds a server's part, and the wait for the
         first broadcast of a group to begin."""
         self._timeout_seconds = timeout_seconds
-        self._bucket_bytes = bucket_bytes or BUCKET_BYTES[find_device().type]
+        self.host = HostWeights(bucket_bytes=bucket_bytes)
+        """The version that its folder is written from. It changes with the next `send`."""
         self._receivers = (
             Receivers(keys, interrupt=interrupt, timeout_seconds=timeout_seconds)
             if ranks.is_first()
             else None
         )
-        self._plan: list[Bucket] = []
-        self._copies: dict[int, Tensor] = {}
-        """Number of an own bucket -> its bytes, pinned where there is a GPU."""
         self._fixed: dict[int, dict[str, str]] = {}
         """Number of an own bucket that no step changes -> the digests of its tensors."""
         self._was_packed = False
@@ -87,10 +83,9 @@ class MemoryBroadcast:
     def send(self, publication: Publication, model: Policy | PolicyModel, servers: Sequence[str]) -> Outcomes:
         """Installs the version on all servers at once; on the first rank, server URL -> outcome.
 
-        Fills the digests of `publication`; `files` has its weights afterwards.
+        Fills the digests of `publication`; `host` has its weights afterwards.
         """
-        if not self._plan:
-            self._plan = plan_buckets(exported_tensors(model), max_bytes=self._bucket_bytes)
+        self.host.make_plan(model)
         had_group = bool(self._members)
         outcomes, groups = self._send_round(publication, servers, model)
         if not had_group and len(servers) == 1:
@@ -103,20 +98,6 @@ class MemoryBroadcast:
             self._leave()
             groups += smaller if len(members) > 1 else []
         return outcomes
-
-    def files(self) -> dict[str, dict[str, Tensor]]:
-        """File name -> tensors, of this rank. They change with the next `send`. Of one rank."""
-        names = file_names(len(self._plan))
-        return {names[number]: self._plan[number].views(copy) for number, copy in self._copies.items()}
-
-    def places(self) -> dict[str, str]:
-        """Tensor -> its file, of all ranks. Of one rank."""
-        names = file_names(len(self._plan))
-        return {t.name: name for name, bucket in zip(names, self._plan, strict=True) for t in bucket.tensors}
-
-    def num_bytes(self) -> int:
-        """Total over all ranks."""
-        return sum(bucket.num_bytes for bucket in self._plan)
 
     def close(self) -> None:
         """Closes this rank's part."""
@@ -154,7 +135,7 @@ class MemoryBroadcast:
 
     def _begin(self, publication: Publication, servers: Sequence[str]) -> dict[str, Engine]:
         assert self._receivers is not None
-        return self._receivers.begin(publication, servers, self._plan)
+        return self._receivers.begin(publication, servers, self.host.plan)
 
     def _finish(self) -> tuple[Outcomes, list[list[str]]]:
         assert self._receivers is not None
@@ -171,7 +152,7 @@ class MemoryBroadcast:
         own: dict[int, Address] = {}
         if is_new:
             self._leave()
-            for stage in {bucket.stage for bucket in self._own_buckets().values()}:
+            for stage in {bucket.stage for bucket in self.host.own().values()}:
                 own[stage] = choose_address(f"weights-{uuid.uuid4().hex}", members)
             self._addresses = {stage: it for found in ranks.gather(own) for stage, it in found.items()}
         if self._receivers is not None:
@@ -205,7 +186,7 @@ class MemoryBroadcast:
         step changes, too."""
         sent, work = _Sent(), None
         weights = None if model is None else export_stages(model, with_fixed=sends_all)
-        for number, bucket in self._own_buckets().items():
+        for number, bucket in self.host.own().items():
             if bucket.is_fixed and not sends_all:
                 sent.digests |= self._fixed[number]
                 continue
@@ -243,11 +224,9 @@ class MemoryBroadcast:
 
     def _packed(self, number: int, tensors: Mapping[str, Tensor]) -> Tensor:
         """The bytes of an own bucket on the model's device: of `tensors`, else of its copy."""
-        bucket, device = self._plan[number], find_device()
+        bucket, device = self.host.plan[number], find_device()
         is_on_cpu = device.type == "cpu"
-        if number not in self._copies:
-            self._copies[number] = torch.empty(bucket.num_bytes, dtype=torch.uint8, pin_memory=not is_on_cpu)
-        copy = self._copies[number]
+        copy = self.host.copy(number)
         flat = copy if is_on_cpu else torch.empty(bucket.num_bytes, dtype=torch.uint8, device=device)
         if not tensors:
             return flat if is_on_cpu else flat.copy_(copy)
@@ -258,10 +237,6 @@ class MemoryBroadcast:
         if not is_on_cpu:
             copy.copy_(flat, non_blocking=True)
         return flat
-
-    def _own_buckets(self) -> dict[int, Bucket]:
-        rank = dist.get_rank()
-        return {number: bucket for number, bucket in enumerate(self._plan) if bucket.sender == rank}
 
 
 def _wait(work: dist.Work | None) -> str | None:

@@ -7,37 +7,36 @@ after a crash they are written again from the checkpoint.
 """
 
 import asyncio
-import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 
 from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
-from asyncrl.serving.publication import (
-    CHANGED,
-    INSTALL_SECONDS,
-    Load,
-    Publication,
-    install,
-    load_from_disk,
-)
+from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.system.files import fresh_part, part_of, remove, writing
-from asyncrl.trainer.network.convert import export_weights
-from asyncrl.trainer.network.export import drain, write_index, write_weights
+from asyncrl.system.files import writing
 from asyncrl.trainer.network.model import Policy, PolicyModel
-from asyncrl.trainer.publishing.digests import Digests
-from asyncrl.trainer.publishing.fixed_tensors import FOLDER, FixedTensors
-from asyncrl.trainer.publishing.folder_writer import FolderWriter
+from asyncrl.trainer.publishing.folders import PublicationFolders
 from asyncrl.trainer.publishing.from_memory import MemoryBroadcast
 from asyncrl.trainer.ranks import ranks
 from asyncrl.wire.access import Keys
 
-NUM_KEPT = 2
-"""The current publication, and the one before it that a joining server may still be reading."""
+
+class Encoding(Protocol):
+    """The form in which a version is written for servers to read. Every rank makes the same calls."""
+
+    columns: dict[str, float]
+    """Columns of the last version, on the first rank."""
+
+    def write(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
+        """All weights, for any server."""
+
+    def prepare(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
+        """All weights, or what servers need that hold the version before."""
 
 
 class Publisher:
@@ -53,25 +52,25 @@ class Publisher:
         bucket_bytes: int | None = None,
         interrupt: str = "continue",
         files: Load = load_from_disk,
+        encoded: Callable[[PublicationFolders, Load], tuple[Encoding, Load]] = lambda *whole: whole,
         keys: Keys | None = None,
         timeout_seconds: float = INSTALL_SECONDS,
         failed: Callable[[BaseException], None],
     ) -> None:
         """`transport`, `bucket_bytes` and `interrupt` are the recipe's serving.weight_transport,
         serving.weight_bucket_bytes and rollout.interrupt; with the transport `disk`, `files` says how a
-        server comes to a publication's files. A server that does not answer a request within
-        `timeout_seconds` is left to the controller. `failed` is called in a thread when a folder could not be
-        written in the background, and should end the process."""
+        server comes to a publication's files, and `encoded` what is written in place of whole folders. A
+        server that does not answer a request within `timeout_seconds` is left to the controller. `failed`
+        is called in a thread when a folder could not be written in the background, and should end the
+        process."""
         self.folder = folder
-        self._files = files
+        self._folders = PublicationFolders(folder, base=base, failed=failed)
+        self._encoding, self._files = encoded(self._folders, files)
         self._keys = keys or Keys()
         self._interrupt = interrupt
         self._timeout_seconds = timeout_seconds
-        self._config = base / "config.json"
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
-        self._writer = FolderWriter(failed)
-        self._fixed = FixedTensors(folder)
         self._memory = (
             MemoryBroadcast(
                 self._keys, bucket_bytes=bucket_bytes, interrupt=interrupt, timeout_seconds=timeout_seconds
@@ -81,47 +80,21 @@ class Publisher:
         )
 
     def write(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
-        """Writes the folder of `version`, manifest last, and deletes the ones before the last two.
-
-        Raises DiskError when there is no room.
-        """
-        self._writer.wait()
-        if self._fixed.are_many(model):
-            return self._write_in_parts(version, model)
-        weights = export_weights(model)
-        target = self.folder / f"v{version}"
-        if not ranks.is_first():
-            drain(weights)
-            return Publication(version, target, {})
-        digests = Digests()
-        with writing(f"Publication v{version}", self.folder):
-            part = self._fresh_part(target)
-            write_weights(part, digests.watch(weights))
-            publication = Publication(version, target, digests.by_name)
-            self._complete(publication, part)
-        return publication
-
-    def _write_in_parts(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
-        """As `write`, with what no step changes written once."""
-        target = self.folder / f"v{version}"
-        if not ranks.is_first():
-            self._fixed.write(model, None, None)
-            return Publication(version, target, {})
-        beside = target.with_name(target.name + CHANGED)
-        with writing(f"Publication v{version}", self.folder):
-            part, changed = self._fresh_part(target), self._fresh_part(beside)
-            publication = Publication(version, target, self._fixed.write(model, part, changed))
-            shutil.copyfile(self._config, changed / "config.json")
-            remove(beside)
-            changed.rename(beside)
-            self._complete(publication, part)
-        return publication
+        """Writes the folder of `version`. Raises DiskError when there is no room."""
+        return self._encoding.write(version, model)
 
     def prepare(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
-        """Writes the folder while servers still run, unless weights are sent from memory."""
+        """Writes what servers read while they still run, unless weights are sent from memory."""
         if self._memory is None:
-            return self.write(version, model)
-        return Publication(version, self.folder / f"v{version}", {})
+            return self._encoding.prepare(version, model)
+        return Publication(version, self._folders.path(version), {})
+
+    def columns(self, outcomes: Mapping[str, PublishOutcome]) -> dict[str, float]:
+        """Columns of the step whose version was installed with `outcomes`."""
+        pauses = (outcome.seconds for outcome in outcomes.values())
+        healed = sum(1 for outcome in outcomes.values() if outcome.is_installed and outcome.detail)
+        measured = {"publish_pause_seconds": max(pauses, default=0.0), "num_healed_publishes": float(healed)}
+        return self._folders.columns | self._encoding.columns | measured
 
     def install(
         self,
@@ -143,7 +116,7 @@ class Publisher:
 
     def close(self) -> None:
         """Returns when the last folder is written."""
-        self._writer.wait()
+        self._folders.wait()
         if self._memory is not None:
             self._memory.close()
         if self._session is not None:
@@ -158,34 +131,14 @@ class Publisher:
         servers: Sequence[str],
     ) -> dict[str, PublishOutcome]:
         # It is written from the copies that the next version overwrites.
-        self._writer.wait()
-        part = part_of(publication.folder)
+        self._folders.wait()
         if ranks.is_first():
             with writing(f"Publication v{publication.version}", self.folder):
-                self._fresh_part(publication.folder)
+                self._folders.fresh_part(publication.folder)
         outcomes = memory.send(publication, model, servers)
-
-        def complete() -> None:
-            places = memory.places()
-            if len(set(places.values())) > 1:
-                write_index(part, places, num_bytes=memory.num_bytes())
-            self._complete(publication, part)
-
-        self._writer.begin(part, memory.files(), finish=complete)
+        self._folders.columns = {"publish_bytes": float(memory.host.num_bytes())}
+        self._folders.begin(publication, memory.host)
         return outcomes
-
-    def _fresh_part(self, target: Path) -> Path:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        return fresh_part(target)
-
-    def _complete(self, publication: Publication, part: Path) -> None:
-        """Gives a folder with all weights its name and its manifest, and deletes older ones."""
-        shutil.copyfile(self._config, part / "config.json")
-        remove(publication.folder)
-        part.rename(publication.folder)
-        publication.write_manifest()
-        version = publication.version
-        self._forget_all_but(range(version - NUM_KEPT + 1, version + 1))
 
     async def _install_everywhere(
         self, publication: Publication, servers: Sequence[str]
@@ -199,7 +152,7 @@ class Publisher:
     ) -> PublishOutcome:
         begin = time.perf_counter()
         try:
-            await install(
+            found = await install(
                 session,
                 url,
                 publication,
@@ -209,10 +162,4 @@ class Publisher:
             )
         except ServerError as error:
             return PublishOutcome(False, time.perf_counter() - begin, str(error))
-        return PublishOutcome(True, time.perf_counter() - begin)
-
-    def _forget_all_but(self, versions: range) -> None:
-        kept = {FOLDER, *(f"v{version}{end}" for version in versions for end in ("", CHANGED))}
-        for path in self.folder.iterdir():
-            if path.name not in kept:
-                remove(path) if not path.name.startswith(".") else shutil.rmtree(path, ignore_errors=True)
+        return PublishOutcome(True, found.pause_seconds, "; ".join(found.refusals))

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.records import PublishOutcome
-from asyncrl.serving.publication import INSTALL_SECONDS, Publication, install
+from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install
 from asyncrl.serving.sglang import health, hooks, http, weights
 from asyncrl.serving.sglang.hooks import Engine
 from asyncrl.trainer.publishing.buckets import Bucket
@@ -143,16 +143,12 @@ class Receivers:
     async def _install(self, round_: Round, url: str) -> None:
         assert self._session is not None
         begin = time.perf_counter()
-
-        async def receive(session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
-            await self._receive(session, url, round_)
-
         try:
             await install(
                 self._session,
                 url,
                 round_.publication,
-                load=receive,
+                load=_Reception(self._receive, round_),
                 interrupt=self._interrupt,
                 timeout_seconds=self._timeout_seconds,
             )
@@ -226,6 +222,18 @@ class Receivers:
         for name in self._joined.pop(url, ()):
             with contextlib.suppress(ServerError):
                 await weights.destroy_weights_update_group(session, url, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reception(Load):
+    receive: Callable[[aiohttp.ClientSession, str, Round], Awaitable[None]]
+    round: Round
+
+    async def prepare(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        """Nothing: the weights are in the trainer's memory."""
+
+    async def __call__(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        await self.receive(session, url, self.round)
 
 
 async def _join(

@@ -74,7 +74,7 @@ PREFIX = "/files"
 MODEL = "model"
 """The base model's folder."""
 TERMS = "terms"
-_OF_RUN = re.compile(rf"({PUBLICATIONS}|{EVALUATION})/v\d+(\.changed)?|{CHECKPOINTS}(/step-\d+)?")
+_OF_RUN = re.compile(rf"({PUBLICATIONS}|{EVALUATION})/v\d+(\.(changed|delta))?|{CHECKPOINTS}(/step-\d+)?")
 """Folders in a run folder."""
 _PATH = re.compile(rf"(?P<folder>{MODEL}|{_OF_RUN.pattern})/(?P<name>.+)")
 _TERM = re.compile(rf"{TERMS}/(\d+)")

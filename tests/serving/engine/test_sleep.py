@@ -11,7 +11,7 @@ import pytest
 from serving.engine.servers import VOCABULARY, load_model, new_session, reference_logprobs, stream
 
 from asyncrl.errors import WeightMismatch
-from asyncrl.serving.publication import Publication, install
+from asyncrl.serving.publication import LoadFolders, Publication, install
 from asyncrl.serving.sglang import control
 from asyncrl.trainer.network.export import read_weights
 from asyncrl.trainer.publishing.digests import digests_of
@@ -57,6 +57,12 @@ def scheduler_bytes(url: str) -> int:
     return max(child.memory_info().rss for child in front.children(recursive=True))
 
 
+class LoadNothing(LoadFolders):
+    """As if the weights were still there."""
+
+    async def __call__(self, *_: object) -> None: ...
+
+
 def test_a_server_that_slept_answers_with_the_new_weights_and_none_of_its_old_cache(
     shared_engine: Any,
 ) -> None:
@@ -91,7 +97,7 @@ def test_a_server_that_slept_answers_with_the_new_weights_and_none_of_its_old_ca
             await control.wake(session, url)
             # Until weights are loaded it holds none: a publication of those that it slept with is refused.
             with pytest.raises(WeightMismatch):
-                await install(session, url, publications[0], load=nothing)
+                await install(session, url, publications[0], load=LoadNothing())
             await install(session, url, publications[1])
             answers = await asyncio.gather(*(generate(session, url, body(prompt, 60)) for _ in range(16)))
             assert min(num_cached for _, _, num_cached, _ in answers) == 0
@@ -99,8 +105,5 @@ def test_a_server_that_slept_answers_with_the_new_weights_and_none_of_its_old_ca
                 expected = reference_logprobs(prompt, tokens, [load_model(folders[1])] * 60)
                 assert logprobs == pytest.approx(expected, abs=TOLERANCE)
             await install(session, url, publications[0])
-
-    async def nothing(*_: object) -> None:
-        """As if the weights were still there."""
 
     asyncio.run(run())

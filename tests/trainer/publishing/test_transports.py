@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import urllib.request
 from pathlib import Path
 
@@ -10,9 +11,12 @@ import torch
 from serving.engine import servers
 
 from asyncrl.model.folder import check_model_folder
+from asyncrl.serving.publication import Load
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import PolicyModel, build_model
+from asyncrl.trainer.publishing.deltas import INTEGERS, DeltaFolders, LoadDeltas
+from asyncrl.trainer.publishing.folders import PublicationFolders
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.ranks.update_group import UpdateGroup
 
@@ -41,18 +45,24 @@ def model(folders: list[Path]) -> PolicyModel:
     return build_model(check_model_folder(folders[0]), torch.float32)
 
 
-@pytest.fixture(params=["disk", "distributed"])
+@pytest.fixture(params=["disk", "delta", "distributed"])
 def publisher(request, folders: list[Path], tmp_path: Path):
     # Several buckets, one of them a tensor larger than the limit.
     publisher = Publisher(
         tmp_path / "publications",
         base=folders[0],
-        transport=request.param,
+        transport="distributed" if request.param == "distributed" else "disk",
+        encoded=deltas if request.param == "delta" else lambda *whole: whole,
         bucket_bytes=100_000,
         failed=pytest.fail,
     )
     yield publisher
     publisher.close()
+
+
+def deltas(folders: PublicationFolders, load: Load) -> tuple[DeltaFolders, Load]:
+    made = DeltaFolders(folders, is_auto=False, is_compressed=True, bucket_bytes=100_000)
+    return made, LoadDeltas(load, wait=folders.wait)
 
 
 def publish(publisher, version, model, urls):
@@ -101,11 +111,82 @@ def test_a_session_left_open_by_a_dead_trainer_is_closed(publisher, server, mode
     assert outcome.is_installed, outcome.detail
 
 
+def log_probs(url: str) -> list[tuple[float, int]]:
+    """The likeliest tokens, one after the other."""
+
+    async def ask() -> list[tuple[float, int]]:
+        async with servers.new_session() as session:
+            async with session.post(f"{url}/flush_cache") as reply:
+                assert reply.status == 200
+            params = {"max_new_tokens": 6, "temperature": 0, "ignore_eos": True}
+            body = {"input_ids": [2, 3, 4, 5], "sampling_params": params, "return_logprob": True}
+            reply = await servers.post(session, f"{url}/generate", body)
+        return [(entry[0], entry[1]) for entry in reply["meta_info"]["output_token_logprobs"]]
+
+    return asyncio.run(ask())
+
+
+def assert_chain_holds(url: str, model: PolicyModel, base: Path, folder: Path, *, num_versions: int) -> None:
+    """Each version arrives as a delta, and the server computes as when all weights are loaded."""
+    chained = Publisher(folder / "deltas", base=base, encoded=deltas, failed=pytest.fail)
+    whole = Publisher(folder / "whole", base=base, failed=pytest.fail)
+    for version in range(num_versions + 1):
+        publication = chained.prepare(version, model)
+        assert publication.sources()[0].name == (f"v{version}.delta" if version else "v0")
+        (outcome,) = chained.install(publication, model, [url]).values()
+        assert outcome.is_installed and not outcome.detail, outcome.detail
+        found = log_probs(url)
+        (outcome,) = whole.install(whole.write(version, model), model, [url]).values()
+        assert outcome.is_installed, outcome.detail
+        assert log_probs(url) == found
+        generator = torch.Generator().manual_seed(version)
+        for parameter in model.parameters():
+            bits = parameter.data.view(-1).view(INTEGERS[parameter.dtype.itemsize])
+            bits[torch.randperm(len(bits), generator=generator)[: 1 + len(bits) // 100]] ^= 2
+    for publisher in (chained, whole):
+        publisher.close()
+
+
+@on_an_engine
+def test_a_chain_of_deltas_leaves_the_weights_of_whole_versions(server, model, folders, tmp_path):
+    assert_chain_holds(server, model, folders[0], tmp_path, num_versions=3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_fifty_deltas_in_bfloat16_leave_the_weights_of_whole_versions(
+    num_ranks: int, tmp_path: Path, monkeypatch
+):
+    cores = sorted(os.sched_getaffinity(0))[:num_ranks]
+    monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "|".join(map(str, cores)))
+    base = servers.write_model(tmp_path / "model", seed=0)
+    model = build_model(check_model_folder(base), torch.bfloat16)
+    load_weights(model, open_weights(base))
+    with servers.running_server(
+        base, tmp_path / "log", dtype="bfloat16", tensor_parallel_size=num_ranks, max_total_tokens=2048
+    ) as (url, _):
+        assert_chain_holds(url, model, base, tmp_path, num_versions=50)
+
+
+@on_an_engine
+@pytest.mark.parametrize("publisher", ["delta"], indirect=True)
+def test_a_delta_that_is_damaged_on_its_way_is_healed(publisher, server, model, folders):
+    load_weights(model, open_weights(folders[1]))
+    (outcome,) = publish(publisher, 1, model, [server])
+    assert outcome.is_installed and not outcome.detail
+    load_weights(model, open_weights(folders[0]))
+    publication = publisher.prepare(2, model)
+    (file,) = (publisher.folder / "v2.delta").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-100])
+    (outcome,) = publisher.install(publication, model, [server]).values()
+    assert outcome.is_installed and "DeltaRefused" in outcome.detail
+
+
 @on_an_engine
 def test_a_server_that_is_gone_is_an_outcome(publisher, model, folders):
     load_weights(model, open_weights(folders[1]))
     (outcome,) = publish(publisher, 1, model, ["http://127.0.0.1:9"])
-    assert not outcome.is_installed and "pause_generation failed" in outcome.detail
+    assert not outcome.is_installed and " failed: " in outcome.detail
 
 
 @on_an_engine

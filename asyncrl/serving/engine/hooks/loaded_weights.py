@@ -10,6 +10,7 @@ from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from asyncrl.serving.tensor_digest import PendingDigests
+from asyncrl.system.files import overall_digest
 
 NOT_WRITTEN = "not written"
 """Stands for the digest of a parameter that no update has filled."""
@@ -77,8 +78,10 @@ class WatchedLoader:
     def _digesting(self, weights):
         device = next(self._model.parameters()).device
         for name, tensor in weights:
-            self._digests.add(name, tensor.to(device))
-            yield name, tensor
+            # The loader gets this copy: it would make another one.
+            there = tensor.to(device)
+            self._digests.add(name, there)
+            yield name, there
 
 
 class _Writes(TorchDispatchMode):
@@ -122,13 +125,15 @@ def lose(manager, *_, **__):
 
 
 def _report(checker, skip_tensor_list=None, *, role):
-    """Report of the loaded weights, in the format of the method that this replaces."""
+    """Report of the loaded weights, in the format of the method that this replaces. The digest of all digests
+    is of `skip_tensor_list` too."""
     from sglang.srt.utils import weight_checker
 
-    checksums = checker._get_model().load_weights.report()
+    digests = checker._get_model().load_weights.report()
+    left_out = skip_tensor_list or ()
     info = weight_checker.ChecksumInfo(
-        checksums=checksums,
-        per_gpu_checksum=weight_checker.overall_checksum(checksums),
+        checksums={name: it for name, it in digests.items() if not any(part in name for part in left_out)},
+        per_gpu_checksum=overall_digest(digests),
         parallelism_info=checker._parallelism_info(role=role),
     )
     return info.model_dump()

@@ -11,7 +11,7 @@ from serving.engine.servers import running_server, write_model
 
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.errors import ServerError
-from asyncrl.serving.publication import Publication, install, load_over_http
+from asyncrl.serving.publication import Publication, find_load, install
 from asyncrl.serving.sglang import health, http
 from asyncrl.wire.access import TOKEN_VARIABLE, Keys, bearer
 from asyncrl.wire.files.service import FileRoutes
@@ -101,7 +101,7 @@ async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_a
     service = ControllerService(NoRequests(), files=FileRoutes(folder / "model", run), keys=Keys(TOKEN))
     await service.start()
     try:
-        load = load_over_http(lambda: service.url, run)
+        load = find_load(shared_disk=False, service_url=lambda: service.url, run_folder=run)
         await install(session, url, Publication(3, weights, digests), load=load)
         assert await health.weight_version(session, url) == "3"
         missing = Publication(4, run / "publications" / "v4", digests)

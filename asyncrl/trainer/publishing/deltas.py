@@ -1,0 +1,225 @@
+"""Versions as deltas (serving.weight_encoding): what the servers have already is not sent again.
+
+Each rank keeps its part of the last version in the CPU's memory, compares the new one where that is, and
+writes what changed. The whole folder is written from memory in the background, for servers that join, and for
+those that do not hold the version before: they say so, and get it once it is written. The bytes of the last
+version are those that were written, and thus compared on each server that serves.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import aiohttp
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from asyncrl.records import PolicyVersion
+from asyncrl.serving.delta import (
+    MAX_CHANGED_SHARE,
+    Change,
+    DeltaRule,
+    Positions,
+    Words,
+    bytes_digest,
+    encode,
+    word_type,
+    write_changes,
+    write_manifest,
+)
+from asyncrl.serving.publication import DELTA, Load, Publication
+from asyncrl.system.files import part_of, writing
+from asyncrl.trainer.network.convert import export_stages
+from asyncrl.trainer.network.export import drain
+from asyncrl.trainer.network.model import Policy, PolicyModel
+from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.folders import PublicationFolders
+from asyncrl.trainer.publishing.host_weights import HostWeights
+from asyncrl.trainer.ranks import ranks
+
+CHUNK_WORDS = 2**24
+"""Words that are compared at once: positions take 8 bytes each where the weights are."""
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Types that compare bits, by size in bytes."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """One rank's part of a version, compared with the last."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+    """Digests of all tensors of the rank, as servers compare them."""
+    changes: dict[str, Change] = field(default_factory=dict)
+    num_changed: int = 0
+    """Words; those of changes that were left out, too."""
+
+
+class DeltaFolders:
+    """An `Encoding`. Kept for the whole run; every rank makes the same calls."""
+
+    def __init__(
+        self,
+        folders: PublicationFolders,
+        *,
+        is_auto: bool,
+        is_compressed: bool,
+        bucket_bytes: int | None = None,
+    ) -> None:
+        """`is_compressed`: where the way to the servers is slower than a compressor."""
+        self.columns: dict[str, float] = {}
+        self._folders = folders
+        self._rule = DeltaRule(is_auto=is_auto)
+        self._is_auto = is_auto
+        self._is_compressed = is_compressed
+        self._host = HostWeights(bucket_bytes=bucket_bytes)
+        self._has_base = False
+        """Whether the memory holds a version."""
+        self._known: dict[str, str] = {}
+        """Digests of the bytes in memory, empty where none was taken on the host."""
+        self._digests: dict[str, str] = {}
+        """Digests of the tensors of this rank, as servers compare them."""
+
+    def write(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
+        return self._publish(version, model, is_whole=True)
+
+    def prepare(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
+        return self._publish(version, model, is_whole=False)
+
+    def _publish(self, version: PolicyVersion, model: Policy | PolicyModel, *, is_whole: bool) -> Publication:
+        self._folders.wait()
+        self._host.make_plan(model)
+        num_words = sum(
+            torch.Size(tensor.shape).numel()
+            for bucket in self._host.plan
+            for tensor in bucket.tensors
+            if not bucket.is_fixed
+        )
+        is_whole = is_whole or not self._has_base
+        most = MAX_CHANGED_SHARE * num_words if self._is_auto else num_words
+        part = self._advance(model, most_changed=-1 if is_whole else most)
+        found = ranks.gather((part.digests, part.num_changed))
+        share = None if is_whole else sum(changed for _, changed in found) / max(1, num_words)
+        is_delta = self._rule.sends_delta(share)
+        digests = {name: digest for each, _ in found for name, digest in each.items()}
+        path = self._folders.path(version)
+        publication = Publication(version, path, digests, is_kept=self._rule.is_kept())
+        with writing(f"Publication v{version}", path.parent):
+            num_bytes = self._write(publication, part.changes, is_delta=is_delta)
+        self.columns = {"publish_bytes": num_bytes} | ({} if share is None else {"changed_share": share})
+        splits = self._folders.fixed.are_many(model)
+        self._folders.begin(publication, self._host, splits=splits)
+        if not is_delta:
+            self._folders.wait()
+        return publication
+
+    def _advance(self, model: Policy | PolicyModel, *, most_changed: float) -> _Part:
+        """Makes the memory the weights of `model`. More than `most_changed` words are counted alone."""
+        part, is_first = _Part(), not self._has_base
+        weights = export_stages(model, with_fixed=is_first)
+        for number, bucket in self._host.own().items():
+            if bucket.is_fixed and not is_first:
+                continue
+            tensors = dict(itertools.islice(weights, len(bucket.tensors)))
+            views = bucket.views(self._host.copy(number))
+            # Of what the model holds: a fault in the memory shows, too.
+            self._digests |= (digests := digests_of(tensors))
+            for name, tensor in tensors.items():
+                if part.num_changed > most_changed:
+                    # All is sent.
+                    if most_changed >= 0:
+                        part.num_changed += sum(
+                            int((it != 0).sum()) for it in _differences(views[name], tensor)
+                        )
+                    views[name].copy_(tensor)
+                    self._known[name] = "" if tensor.is_cuda else digests[name]
+                    continue
+                positions, changes = changed_words(views[name], tensor)
+                part.num_changed += len(positions)
+                if not len(positions):
+                    continue
+                base = self._known[name] or _host_digest(views[name])
+                _bits(views[name]).numpy().view(changes.dtype)[positions] ^= changes
+                digest = _host_digest(views[name]) if tensor.is_cuda else digests[name]
+                self._known[name] = digest
+                if part.num_changed <= most_changed:
+                    data = encode(positions, changes, is_compressed=self._is_compressed)
+                    part.changes[name] = Change(data, base, digest)
+                else:
+                    part.changes.clear()
+        drain(weights)
+        self._has_base = True
+        part.digests = self._digests
+        return part
+
+    def _write(self, publication: Publication, changes: dict[str, Change], *, is_delta: bool) -> float:
+        """Writes the delta, if it is one, and makes room for the whole folder; bytes that a server reads."""
+        target = publication.folder.with_name(publication.folder.name + DELTA)
+        if ranks.is_first():
+            self._folders.fresh_part(publication.folder)
+            if is_delta:
+                self._folders.fresh_part(target)
+        # The other ranks write into what the first has made.
+        ranks.gather(None)
+        if not is_delta:
+            return float(self._host.num_bytes())
+        size = write_changes(part_of(target) / f"changes-{dist.get_rank()}.safetensors", changes)
+        found = ranks.gather((size, {name: (it.base, it.digest) for name, it in changes.items()}))
+        if ranks.is_first():
+            digests = {name: pair for _, each in found for name, pair in each.items()}
+            write_manifest(part_of(target), digests, version=publication.version)
+            part_of(target).rename(target)
+        return float(sum(size for size, _ in found))
+
+
+class LoadDeltas(Load):
+    """Loads as another `Load` does, the whole folder once it is written."""
+
+    def __init__(self, load: Load, *, wait: Callable[[], None]) -> None:
+        self._load = load
+        self._wait = wait
+
+    async def prepare(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        if not publication.folder.name.endswith(DELTA):
+            await asyncio.to_thread(self._wait)
+        await self._load.prepare(session, url, publication)
+
+    async def __call__(self, session: aiohttp.ClientSession, url: str, publication: Publication) -> None:
+        await self._load(session, url, publication)
+
+
+def changed_words(old: Tensor, new: Tensor) -> tuple[Positions, Words]:
+    """Positions [N] of the words of `new` whose bits differ from those of `old`, and the XOR [N] of both."""
+    positions, changes = list[Tensor](), list[Tensor]()
+    for number, difference in enumerate(_differences(old, new)):
+        found = _nonzero(difference)
+        changes.append(difference[found].cpu())
+        positions.append(found.cpu() + number * CHUNK_WORDS)
+    xor = torch.cat(changes).numpy()
+    return torch.cat(positions).numpy(), xor.view(word_type(xor.dtype.itemsize))
+
+
+def _nonzero(words: Tensor) -> Tensor:
+    """Positions of the words that are not 0. Few are: 8 bytes are looked at at once where they fit."""
+    in_block = 8 // words.itemsize
+    if len(words) % in_block:
+        return torch.nonzero(words).view(-1)
+    blocks = torch.nonzero(words.view(torch.int64)).view(-1)
+    block, word = torch.nonzero(words.view(-1, in_block)[blocks], as_tuple=True)
+    return blocks[block] * in_block + word
+
+
+def _differences(old: Tensor, new: Tensor) -> Iterator[Tensor]:
+    """XOR of the bits in chunks, on the device of `new`."""
+    for before, after in zip(_bits(old).split(CHUNK_WORDS), _bits(new).split(CHUNK_WORDS), strict=True):
+        yield before.to(after.device, non_blocking=True) ^ after
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(-1).view(INTEGERS[tensor.dtype.itemsize])
+
+
+def _host_digest(tensor: Tensor) -> str:
+    return bytes_digest(_bits(tensor).numpy().view(np.uint8))

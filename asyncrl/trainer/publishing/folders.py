@@ -1,0 +1,139 @@
+"""The folders of published versions: written whole, or in the background from copies in memory.
+
+With a manifest a folder is complete. The folders of the last two versions are kept.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from asyncrl.records import PolicyVersion
+from asyncrl.serving.publication import CHANGED, DELTA, Publication
+from asyncrl.system.files import fresh_part, part_of, remove, writing
+from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.network.export import drain, file_names, write_index, write_weights
+from asyncrl.trainer.network.model import Policy, PolicyModel
+from asyncrl.trainer.publishing.digests import Digests
+from asyncrl.trainer.publishing.fixed_tensors import FOLDER, FixedTensors, link
+from asyncrl.trainer.publishing.folder_writer import FolderWriter
+from asyncrl.trainer.publishing.host_weights import HostWeights
+from asyncrl.trainer.ranks import ranks
+
+NUM_KEPT = 2
+"""The current publication, and the one before it that a joining server may still be reading."""
+
+
+class PublicationFolders:
+    """Owns RUN/publications. Every rank has one and makes the same calls; the first completes folders."""
+
+    def __init__(self, folder: Path, *, base: Path, failed: Callable[[BaseException], None]) -> None:
+        """`failed` is called in a thread when a folder could not be written in the background, and should end
+        the process."""
+        self._folder = folder
+        self._config = base / "config.json"
+        self._writer = FolderWriter(failed)
+        self.fixed = FixedTensors(folder)
+        self._previous: Path | None = None
+        """The last folder that was written from memory: it has the files of what no step changes."""
+        self.columns: dict[str, float] = {}
+        """Columns of the last version, on the first rank."""
+
+    def path(self, version: PolicyVersion) -> Path:
+        return self._folder / f"v{version}"
+
+    def write(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
+        """Writes the folder of `version`, manifest last, and deletes the ones before the last two.
+
+        Raises DiskError when there is no room.
+        """
+        self.wait()
+        self._previous = None
+        if self.fixed.are_many(model):
+            return self._write_in_parts(version, model)
+        weights = export_weights(model)
+        if not ranks.is_first():
+            drain(weights)
+            return Publication(version, self.path(version), {})
+        digests = Digests()
+        with writing(f"Publication v{version}", self._folder):
+            part = self.fresh_part(self.path(version))
+            write_weights(part, digests.watch(weights))
+            self.columns = {"publish_bytes": size_of(part)}
+            publication = Publication(version, self.path(version), digests.by_name)
+            self._complete(publication, part)
+        return publication
+
+    prepare = write
+
+    def _write_in_parts(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
+        """As `write`, with what no step changes written once."""
+        target = self.path(version)
+        if not ranks.is_first():
+            self.fixed.write(model, None, None)
+            return Publication(version, target, {})
+        beside = target.with_name(target.name + CHANGED)
+        with writing(f"Publication v{version}", self._folder):
+            part, changed = self.fresh_part(target), self.fresh_part(beside)
+            publication = Publication(version, target, self.fixed.write(model, part, changed))
+            self.columns = {"publish_bytes": size_of(changed)}
+            self._complete_beside(changed, beside)
+            self._complete(publication, part)
+        return publication
+
+    def begin(self, publication: Publication, host: HostWeights, *, splits: bool = False) -> None:
+        """Writes the folder from `host`, which must not change until `wait`, in the background. The first
+        rank has made its part. `splits`: the tensors that steps change also get a folder of their own."""
+        target, names = publication.folder, file_names(len(host.plan))
+        part, beside = part_of(target), target.with_name(target.name + CHANGED)
+        changed = {name for name, bucket in zip(names, host.plan, strict=True) if not bucket.is_fixed}
+
+        def complete() -> None:
+            places = host.places()
+            if len(set(places.values())) > 1:
+                write_index(part, places, num_bytes=host.num_bytes())
+            if splits:
+                split = self.fresh_part(beside)
+                for file in changed:
+                    link(part / file, split / file)
+                self._complete_beside(split, beside)
+            self._complete(publication, part)
+
+        files = host.files()
+        if self._previous is not None and self._previous.is_dir():
+            for name in files.keys() - changed:
+                link(self._previous / name, part / name)
+                del files[name]
+        self._previous = target
+        self._writer.begin(part, files, finish=complete)
+
+    def wait(self) -> None:
+        """Returns when no folder is being written."""
+        self._writer.wait()
+
+    def fresh_part(self, target: Path) -> Path:
+        """An empty folder to write `target` in. A delta beside `target` is that of a trainer that is gone."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        remove(target.with_name(target.name + DELTA))
+        return fresh_part(target)
+
+    def _complete_beside(self, part: Path, target: Path) -> None:
+        shutil.copyfile(self._config, part / "config.json")
+        remove(target)
+        part.rename(target)
+
+    def _complete(self, publication: Publication, part: Path) -> None:
+        """Gives a folder with all weights its name and its manifest, and deletes older ones."""
+        self._complete_beside(part, publication.folder)
+        publication.write_manifest()
+        kept = {FOLDER}
+        for version in range(publication.version - NUM_KEPT + 1, publication.version + 1):
+            kept |= {self.path(version).name + suffix for suffix in ("", CHANGED, DELTA)}
+        for path in self._folder.iterdir():
+            if path.name not in kept:
+                remove(path) if not path.name.startswith(".") else shutil.rmtree(path, ignore_errors=True)
+
+
+def size_of(folder: Path) -> float:
+    """Bytes of the weights in `folder`."""
+    return float(sum(os.path.getsize(file) for file in folder.glob("*.safetensors")))

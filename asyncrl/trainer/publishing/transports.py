@@ -1,0 +1,52 @@
+"""The way of a recipe's versions to its servers: a whole folder, deltas, or a broadcast from memory."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from asyncrl.model.dtype import find_dtype
+from asyncrl.model.folder import read_shape
+from asyncrl.model.source import model_folder
+from asyncrl.recipe import Recipe
+from asyncrl.serving.publication import Load, find_load
+from asyncrl.system.places import PUBLICATIONS
+from asyncrl.trainer.publishing.deltas import DeltaFolders, LoadDeltas
+from asyncrl.trainer.publishing.folders import PublicationFolders
+from asyncrl.trainer.publishing.publish import Encoding, Publisher
+from asyncrl.wire.access import own_token, read_keys
+
+
+def make_publisher(
+    recipe: Recipe,
+    run_folder: Path,
+    *,
+    service_url: Callable[[], str],
+    failed: Callable[[BaseException], None],
+) -> Publisher:
+    """`service_url` hands out the run folder, where servers do not see it; `failed` is as of `Publisher`."""
+    serving, base = recipe.serving, model_folder(recipe.model)
+    has_disk = recipe.cluster.shared_disk
+    files = find_load(shared_disk=has_disk, service_url=service_url, run_folder=run_folder)
+
+    def encoded(folders: PublicationFolders, load: Load) -> tuple[Encoding, Load]:
+        if not serving.sends_deltas(find_dtype(recipe, read_shape(base)).name, shared_disk=has_disk):
+            return folders, load
+        deltas = DeltaFolders(
+            folders,
+            is_auto=serving.weight_encoding == "auto",
+            is_compressed=not has_disk,
+            bucket_bytes=serving.weight_bucket_bytes,
+        )
+        return deltas, LoadDeltas(load, wait=folders.wait)
+
+    return Publisher(
+        run_folder / PUBLICATIONS,
+        base=base,
+        transport=serving.weight_transport,
+        bucket_bytes=serving.weight_bucket_bytes,
+        interrupt=recipe.rollout.interrupt,
+        files=files,
+        encoded=encoded,
+        timeout_seconds=serving.request_timeout_seconds,
+        keys=read_keys(own_token(), serving.api_key_variable),
+        failed=failed,
+    )
