@@ -25,6 +25,11 @@ class Agent(Section):
     wait for the model at little memory; they share the folder, globals, memory_mib and a CPU. Where one
     blocks the event loop, crashes the process or uses up its memory, all of it are started again, each in a
     process of its own, and their calls are answered from the record."""
+    starts_warm: bool = True
+    """Whether a Python program (a script, -m with a module, a function) is forked from a process that has
+    imported the libraries it names at the top of its files, in place of a new interpreter: milliseconds for
+    each trajectory instead of the time of its imports. Code of the program's own files runs in its own
+    process as before. false where a library does not bear a fork."""
     columns: list[str] = []
     """Columns of the row that the task's file holds besides the prompt. That of the answer is not for an
     agent that gives the model a shell or files to read."""
