@@ -84,7 +84,11 @@ class Programs(Protocol):
 
 log = logging.getLogger(__name__)
 
-TRAJECTORY_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_KEY", TASK_VARIABLE, VERDICT_VARIABLE)
+TRAJECTORY_VARIABLES = (
+    *("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
+    *(TASK_VARIABLE, VERDICT_VARIABLE),
+)
+"""Environment variables that differ between the trajectories of a run."""
 _TAIL_BYTES = 2000
 """The end of what a program printed, for a fault's detail."""
 
@@ -185,7 +189,10 @@ class ProcessPrograms:
         )
 
     def _variables(self, folder: Path, access: Access) -> dict[str, str]:
-        api = {"OPENAI_BASE_URL": access.base_url, "OPENAI_API_KEY": access.api_key}
+        # Anthropic's clients add the version themselves.
+        roots = {"OPENAI": access.base_url, "ANTHROPIC": access.base_url.removesuffix("/v1")}
+        api = {f"{name}_BASE_URL": url for name, url in roots.items()}
+        api |= {f"{name}_API_KEY": access.api_key for name in roots}
         task = {TASK_VARIABLE: str(folder / "task.json")}
         verdict = {VERDICT_VARIABLE: f"{folder}/work/verdict.json"} if self.may_give_verdict else {}
         return self.own_variables(folder) | api | task | verdict
