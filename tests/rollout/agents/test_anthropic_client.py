@@ -75,11 +75,11 @@ async def test_it_reads_messages_streams_uses_of_tools_counts_and_errors(tmp_pat
                 )
             assert refused.value.body["error"]["type"] == "invalid_request_error"
             with pytest.raises(anthropic.NotFoundError, match="is not served"):
-                await messages.batches.list()
+                await speaker.get("/v1/messages/batches", cast_to=object)
             with pytest.raises(anthropic.AuthenticationError):
-                await messages.create(**ASKED, extra_headers={"x-api-key": "sk-other"})
+                await speaker.copy(api_key="sk-other").messages.create(**ASKED)
 
-    async with agents_on(tmp_path, asks, answers) as run:
+    async with agents_on(tmp_path, asks, answers, timeout_seconds=600.0) as run:
         (trajectory,) = await run.play()
         assert not run.group.scores, run.group.scores
         # A call of a tool and what follows it are one conversation; each other call is one of its own.

@@ -65,7 +65,7 @@ async def test_it_reads_responses_streams_function_calls_and_errors(tmp_path: Pa
             with pytest.raises(openai.AuthenticationError):
                 await responses.create(**ASKED, extra_headers={"Authorization": "Bearer sk-other"})
 
-    async with agents_on(tmp_path, asks, answers) as run:
+    async with agents_on(tmp_path, asks, answers, timeout_seconds=600.0) as run:
         (trajectory,) = await run.play()
         assert not run.group.scores, run.group.scores
         # The call of a function and what follows it are one conversation.
