@@ -27,6 +27,7 @@ def answers(text: str) -> str:
     return f"It is 42, STOPs not.{END}"
 
 
+@pytest.mark.exhaustive
 async def test_it_reads_messages_streams_uses_of_tools_counts_and_errors(tmp_path: Path) -> None:
     anthropic = pytest.importorskip("anthropic", reason="make setup AGENTS=1")
 
@@ -89,6 +90,7 @@ async def test_it_reads_messages_streams_uses_of_tools_counts_and_errors(tmp_pat
         assert "So?" in run.text(continued) and run.text(continued).count("<tool_call>") == 1
 
 
+@pytest.mark.exhaustive
 async def test_a_stream_that_cannot_end_says_so_in_an_event_of_errors(tmp_path: Path) -> None:
     anthropic = pytest.importorskip("anthropic", reason="make setup AGENTS=1")
 
