@@ -74,11 +74,11 @@ class WarmPrograms:
                 )
             except (_Cold, WorkerDied, RuntimeError) as error:
                 self.cold = str(error)
-            log.warning(
-                "each start of the agent's program imports its libraries: %s. agent.starts_warm: false "
-                "leaves the attempt out.",
-                self.cold,
-            )
+                log.warning(
+                    "each start of the agent's program imports its libraries: %s. agent.starts_warm: false "
+                    "leaves the attempt out.",
+                    error,
+                )
         return await self.processes.start(task, access, ended)
 
     async def _started(self) -> tuple[Template[Worker], Path]:

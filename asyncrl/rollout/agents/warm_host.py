@@ -27,7 +27,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,34 +56,33 @@ class WarmHost:
         told = json.loads(payload)
         try:
             if "modules" in told:
-                self._import(told["modules"], told["variables"], told["changed"])
+                self._cold = self._import(told["modules"], told["variables"], told["changed"])
             else:
                 self._arguments = told["arguments"]
                 os.chdir(told["folder"])
                 confined.confine(told["hidden"])
-                self._cold = _shadowed(self._arguments[0])
+            self._cold = self._cold or _shadowed(self._arguments[0])
         except Exception as error:
             self._cold = f"its libraries cannot be imported: {type(error).__name__}: {error}"
         self._kept = _descriptors()
 
     def _import(
         self, modules: Sequence[str], variables: Sequence[str], changed: Mapping[str, str | None]
-    ) -> None:
+    ) -> str:
+        """Why the program cannot be forked."""
         given = dict(os.environ)
-        with _Watched({*variables, *changed}) as read:
+        with _noted_reads() as read:
             for name in modules:
                 # One that was never meant to be imported by its name.
                 with contextlib.suppress(Exception, SystemExit):
                     importlib.import_module(name)
         self._set = {name: value for name, value in os.environ.items() if given.get(name) != value}
-        read = {name for name in read if name in variables or os.environ.get(name) != changed[name]}
-        if read:
-            names = ", ".join(sorted(read))
-            self._cold = f"a library reads {names} when it is imported, which the trajectory or program sets"
-        elif threading.active_count() > 1:
-            self._cold = "a library starts a thread when it is imported"
-        else:
-            self._cold = _shadowed(self._arguments[0])
+        # Libraries set variables as they are imported, which a program reports as well.
+        own = {name for name, value in changed.items() if os.environ.get(name) != value}
+        if shared := read & {*variables, *own}:
+            names = ", ".join(sorted(shared))
+            return f"a library reads {names} when it is imported, which the trajectory or program sets"
+        return "a library starts a thread when it is imported" if threading.active_count() > 1 else ""
 
     def serve(self, connection: socket.socket, memory_bytes: int) -> None:
         """The program, in a forked process, which it ends. Answers {"cold": why it is not run, or ""}."""
@@ -103,7 +102,11 @@ class WarmHost:
         os.chdir(told["work"])
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
         confined.confine([])
-        _forget_parent()
+        # What a fork would share, and new interpreters have of their own.
+        tempfile.tempdir = None
+        time.tzset()
+        if "numpy.random" in sys.modules:
+            sys.modules["numpy.random"].seed()
         if told["report"]:
             atexit.register(_report, told["report"], dict(os.environ))
         connection.sendall(frames.pack({"cold": ""}))
@@ -119,31 +122,21 @@ class WarmHost:
         warm.run_main(lambda _: run(name), [name, *arguments], [os.getcwd(), *sys.path])
 
 
-class _Watched(os._Environ[str]):
-    """os.environ, as it notes which of some variables are read."""
+@contextlib.contextmanager
+def _noted_reads() -> Iterator[set[str]]:
+    """The names of variables that are read meanwhile."""
+    read = set[str]()
 
-    _names: set[str]
-    _read: set[str]
+    class Noted(os._Environ[str]):
+        def __getitem__(self, key: str) -> str:
+            read.add(key)
+            return super().__getitem__(key)
 
-    def __new__(cls, names: set[str]) -> "_Watched":
-        os.environ.__class__ = cls
-        assert isinstance(os.environ, _Watched)
-        os.environ._names, os.environ._read = names, set()
-        return os.environ
-
-    def __init__(self, names: set[str]) -> None:
-        pass
-
-    def __enter__(self) -> set[str]:
-        return self._read
-
-    def __exit__(self, *_: object) -> None:
+    os.environ.__class__ = Noted
+    try:
+        yield read
+    finally:
         os.environ.__class__ = os._Environ
-
-    def __getitem__(self, key: str) -> str:
-        if key in self._names:
-            self._read.add(key)
-        return super().__getitem__(key)
 
 
 def _report(path: str, given: Mapping[str, str]) -> None:
@@ -181,15 +174,6 @@ def _descriptors() -> set[int]:
     listed = os.listdir("/proc/self/fd")
     # Without that of the listing.
     return {int(name) for name in listed if os.path.lexists(f"/proc/self/fd/{name}")}
-
-
-def _forget_parent() -> None:
-    """What each process has of its own, and a fork would share."""
-    tempfile.tempdir = None
-    time.tzset()
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
 
 
 def main() -> None:

@@ -158,13 +158,11 @@ def test_a_library_that_takes_something_of_a_trajectory_is_not_shared(
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("MODE", "OPENAI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    host = WarmHost()
-    host._arguments = ["-m", "agent"]
-    host._import([f"library_{tmp_path.name}"], ["OPENAI_API_KEY"], changed)
+    cold = WarmHost()._import([f"library_{tmp_path.name}"], ["OPENAI_API_KEY"], changed)
     if "thread" in words:
         os.close(os.open(fifo, os.O_WRONLY))
     monkeypatch.setenv("MODE", "")
-    assert words in host._cold and bool(words) == bool(host._cold)
+    assert words in cold and bool(words) == bool(cold)
 
 
 def of_python(*arguments: str) -> Callable[[Path], list[str]]:
