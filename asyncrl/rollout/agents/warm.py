@@ -140,12 +140,15 @@ class WarmPrograms:
         if code is None and self._num_open:
             self.cold = self.cold or "the process from which programs were forked has died"
         elif code == 0 and self._importing is None and template is self._template and report.is_file():
-            told = {**json.loads(report.read_text()), "variables": TRAJECTORY_VARIABLES}
-            self._importing = asyncio.create_task(self._import(template, json.dumps(told)))
+            assert self._folder is not None, "it is there with the template"
+            # The template reads it, which sees no more than the program did. Here a link would be followed.
+            kept = report.replace(self._folder / "modules.json")
+            self._importing = asyncio.create_task(self._import(template, kept))
 
-    async def _import(self, template: Template[Worker], told: str) -> None:
+    async def _import(self, template: Template[Worker], report: Path) -> None:
+        told = {"report": str(report), "variables": TRAJECTORY_VARIABLES}
         try:
-            await template.prepare(told.encode())
+            await template.prepare(json.dumps(told).encode())
         except WorkerDied as error:
             log.warning("the agent's program starts without its libraries: %s", error)
 

@@ -52,11 +52,12 @@ class WarmHost:
 
     def prepare(self, payload: bytes) -> None:
         """Confines this process ({"arguments", "folder", "hidden"}), then imports what a program reported
-        ({"modules", "changed"}, and in "variables" the names of those that trajectories have)."""
+        (the file {"report"}, and in "variables" the names of those that trajectories have)."""
         told = json.loads(payload)
         try:
-            if "modules" in told:
-                self._cold = self._import(told["modules"], told["variables"], told["changed"])
+            if "report" in told:
+                report = json.loads(Path(told["report"]).read_text())
+                self._cold = self._import(report["modules"], told["variables"], report["changed"])
             else:
                 self._arguments = told["arguments"]
                 os.chdir(told["folder"])

@@ -188,3 +188,12 @@ def test_what_this_python_runs_is_forked(
     (tmp_path / "agent.py").touch()
     found = command(tmp_path)
     assert python_arguments(found, os.path.dirname(sys.executable)) == (found[1:] if is_warm else None)
+
+
+async def test_a_report_that_is_none_has_each_program_started(tmp_path: Path) -> None:
+    code = "import atexit, os\natexit.register(os._exit, 0)\nopen('.modules.json', 'w').write('[')\n"
+    async with programs_of(code, tmp_path) as programs:
+        assert await exit_from(programs) == Exit(0)
+        await programs.imported()
+        assert await exit_from(programs) == Exit(0)
+    assert "cannot be imported: JSONDecodeError" in programs.cold
