@@ -126,7 +126,7 @@ def _read_message(message: Any, param: str) -> list[dict[str, Any]]:
 
 
 def _chat_messages(role: str, blocks: Sequence[Mapping[str, Any]], param: str) -> list[dict[str, Any]]:
-    """What the model wrote is one message; results of tools are messages besides texts."""
+    """Messages of a chat: the text and calls of an assistant are one; each result of a tool is one."""
     found: list[dict[str, Any]] = []
     for i, block in enumerate(blocks):
         match block.get("type"):

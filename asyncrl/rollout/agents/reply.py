@@ -102,7 +102,7 @@ class Replies:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is known of the answer to a call before it is sampled."""
+    """The answer to a call, as far as it is known before tokens are sampled."""
 
     request: ChatRequest
     name: str

@@ -31,7 +31,7 @@ class WarmPrograms:
 
     processes: ProcessPrograms
     arguments: Sequence[str]
-    """Of the interpreter."""
+    """Arguments of the interpreter."""
     cold: str = ""
     """Why each program is started after all."""
     _num_open: int = 0
