@@ -150,7 +150,8 @@ class WarmPrograms:
         try:
             await template.prepare(json.dumps(told).encode())
         except WorkerDied as error:
-            log.warning("the agent's program starts without its libraries: %s", error)
+            if self._num_open:
+                log.warning("the agent's program starts without its libraries: %s", error)
 
 
 class WarmProcess:
