@@ -118,7 +118,7 @@ $(RAY_READY): ray.lock $(if $(GPU),$(GPU_READY),$(READY))
 $(TRACKERS_READY): trackers.lock $(if $(GPU),$(GPU_READY),$(READY))
 	@$(call EXTRA,-r trackers.lock)
 
-# Of `make setup AGENTS=1`: OpenAI's client and smolagents, for agents that use them.
+# Of `make setup AGENTS=1`: OpenAI's and Anthropic's clients and smolagents, for agents that use them.
 $(AGENTS_READY): agents.lock $(if $(GPU),$(GPU_READY),$(READY))
 	@$(call EXTRA,-r agents.lock)
 

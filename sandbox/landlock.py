@@ -90,7 +90,8 @@ def hide(paths: Iterable[Path]) -> None:
     files = _handled_files(version)
     hidden = {path.resolve() for path in paths}
     above = {parent for path in hidden for parent in path.parents}
-    rules = [("/", _READ_DIR)]
+    # Where no path is hidden, only processes are.
+    rules = [("/", _READ_DIR if hidden else files)]
     for folder in above - hidden:
         with contextlib.suppress(OSError):
             # A link is allowed by what it leads to.

@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 import types
+from collections.abc import Callable
 
 PRELOADED = """
 abc ast bisect builtins collections collections.abc contextlib copy dataclasses datetime decimal enum
@@ -60,18 +61,18 @@ def _exit_code(stop: SystemExit) -> int:
     return 1
 
 
-def _execute(path: str, namespace: dict[str, object]) -> int:
+def _execute(run: Callable[[dict[str, object]], None], namespace: dict[str, object]) -> int:
     try:
-        with open(path, "rb") as file:
-            source = file.read()
-        exec(compile(source, path, "exec", dont_inherit=True), namespace)
+        run(namespace)
         return 0
     except SystemExit as stop:
         return _exit_code(stop)
     except BaseException as error:
         frames = error.__traceback__
-        error.with_traceback(frames.tb_next if frames else None)
-        sys.excepthook(type(error), error, error.__traceback__)
+        # Without this function's and that of `run`.
+        for _ in range(2):
+            frames = frames.tb_next if frames else None
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
         return 1
 
 
@@ -92,6 +93,19 @@ def _depth() -> int:
 
 def run_script(path: str, argv: list[str], search: list[str]) -> None:
     """Runs the script as __main__ and ends the process; never returns."""
+
+    def run(namespace: dict[str, object]) -> None:
+        with open(path, "rb") as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), namespace)
+
+    run_main(run, argv, [os.path.dirname(path), *search], path)
+
+
+def run_main(
+    run: Callable[[dict[str, object]], None], argv: list[str], search: list[str], path: str | None = None
+) -> None:
+    """Calls `run` with the namespace of a new __main__, whose file is `path`, and ends the process."""
     code, leave = 1, os._exit
     try:
         sys.argv = argv
@@ -99,12 +113,13 @@ def run_script(path: str, argv: list[str], search: list[str]) -> None:
         random.seed()
         # The frames below the script are not its own: it may recurse as deep as in a new interpreter.
         sys.setrecursionlimit(sys.getrecursionlimit() + _depth())
-        sys.path[:] = [os.path.dirname(path), *search]
+        sys.path[:] = search
         main = types.ModuleType("__main__")
-        main.__file__ = path
+        if path is not None:
+            main.__file__ = path
         main.__dict__["__builtins__"] = builtins
         sys.modules["__main__"] = main
-        code = _execute(path, main.__dict__)
+        code = _execute(run, main.__dict__)
         _finish()
     except BaseException:
         traceback.print_exc()

@@ -131,7 +131,7 @@ class Template(Generic[W]):
         environment: Mapping[str, str] | None = None,
     ) -> None:
         """Runs `module`, whose main is `fork_server.run`, with the variables `environment`; None: this
-        process's."""
+        process's. PYTHONPATH is what finds the modules that are found here, unless `environment` has it."""
         self._module = module
         self._make_worker = make_worker
         self._environment = environment
@@ -153,10 +153,8 @@ class Template(Generic[W]):
         ours.setblocking(False)
         # The same modules as here, whatever the working directory: -P keeps Python from adding it by itself.
         root = str(Path(__file__).resolve().parent.parent)
-        environment = {
-            **(os.environ if self._environment is None else self._environment),
-            "PYTHONPATH": os.pathsep.join([root, *(part or os.getcwd() for part in sys.path)]),
-        }
+        same = {"PYTHONPATH": os.pathsep.join([root, *(part or os.getcwd() for part in sys.path)])}
+        environment = os.environ | same if self._environment is None else {**same, **self._environment}
         if self._prints is not None:
             self._prints.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:

@@ -218,7 +218,7 @@ class Evaluator:
         if self.agents is not None:
             parts = (generator, self.codec, shaping, self.waits, state)
             agents = self.agents.kit.agents(*parts, places=self.agents.places)
-            async with agents.endpoint:
+            async with agents:
                 with self._working(agents.player.is_answering_in_time):
                     yield agents.player.run
         elif self.conversations is not None:

@@ -46,7 +46,7 @@ async def play(agent: Agent, folder: Path, run: Played) -> Group:
     kit = make_agent_kit(recipe_of(agent, folder), run.codec, hidden=[folder / "run"])
     assert kit is not None
     agents = kit.agents(player.recorder.generator, run.codec, player.shaping, player.waits, player.state)
-    async with agents.endpoint:
+    async with agents:
         assert len([each async for each in agents.player.run(run.group)]) == len(run.group.trajectories)
     return run.group
 

@@ -9,14 +9,15 @@ from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Sect
 
 
 class Agent(Section):
-    """Any program as the agent of a trajectory: it talks to the model by an OpenAI-compatible endpoint, and
-    what the model says is recorded and trained. Its last reply is what the row's verifier judges."""
+    """Any program as the agent of a trajectory: it talks to the model by an endpoint that speaks OpenAI's
+    and Anthropic's protocols, and what the model says is recorded and trained. Its last reply is what the
+    row's verifier judges."""
 
     command: Annotated[Annotated[list[str], Field(min_length=1)] | None, TASK_ROWS] = None
     """Program and arguments, such as [python, agent.py]; started once per trajectory, in a scratch folder.
     Arguments that are files in the recipe's folder are found there. Exit code 0 ends the trajectory well. It
-    finds OPENAI_BASE_URL, OPENAI_API_KEY (of its trajectory alone) and ASYNCRL_TASK, a file with the task as
-    JSON."""
+    finds OPENAI_BASE_URL, OPENAI_API_KEY (of its trajectory alone), the same for ANTHROPIC, and ASYNCRL_TASK,
+    a file with the task as JSON."""
     function: Annotated[str | None, OBJECT, TASK_ROWS] = None
     """An async function in place of a command, "./agent.py:run" or "package.module:run": it is awaited with
     an AgentTask, in a process of its own unless functions_per_process says more."""
@@ -25,6 +26,12 @@ class Agent(Section):
     wait for the model at little memory; they share the folder, globals, memory_mib and a CPU. Where one
     blocks the event loop, crashes the process or uses up its memory, all of it are started again, each in a
     process of its own, and their calls are answered from the record."""
+    starts_warm: bool = True
+    """Whether a Python program (a script, -m with a module, a function of its own process) is forked from a
+    process that has imported its libraries, in place of a new interpreter: each trajectory costs milliseconds
+    instead of the time of its imports. Code of the program's own files runs in its own process as before.
+    false where a library does not bear a fork. Variables that libraries read as they are imported belong into
+    environment."""
     columns: list[str] = []
     """Columns of the row that the task's file holds besides the prompt. That of the answer is not for an
     agent that gives the model a shell or files to read."""

@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from sandbox import kernel, landlock
@@ -25,6 +26,16 @@ def settings(*, parent: int, memory_bytes: int, hidden: list[str]) -> str:
     return json.dumps([parent, memory_bytes, hidden])
 
 
+def confine(hidden: Iterable[str]) -> None:
+    """Takes files and folders from this process for good, and the processes that it does not start."""
+    if landlock.abi() >= landlock.LEAST_ABI:
+        # With root's, the environment of each process can be read, Landlock or not.
+        with contextlib.suppress(PermissionError):
+            kernel.bound_capabilities(())
+        kernel.set_capabilities(())
+        landlock.hide(Path(path) for path in hidden)
+
+
 def main() -> None:
     parent, memory_bytes, hidden = json.loads(sys.argv[1])
     arguments = sys.argv[2:]
@@ -32,14 +43,7 @@ def main() -> None:
     no_core_file()
     # Not the address space: runtimes such as Node's reserve far more than they use.
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    if landlock.abi() >= landlock.LEAST_ABI:
-        # With root's, the environment of each process can be read, Landlock or not.
-        with contextlib.suppress(PermissionError):
-            kernel.bound_capabilities(())
-        kernel.set_capabilities(())
-        # Told to hide nothing, it would hide all.
-        if hidden:
-            landlock.hide(Path(path) for path in hidden)
+    confine(hidden)
     try:
         os.execvp(arguments[0], arguments)
     except OSError as error:

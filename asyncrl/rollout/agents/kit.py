@@ -17,6 +17,7 @@ from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.agents.process import ProcessPrograms, Programs, agent_command
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.reply import Replies
+from asyncrl.rollout.agents.warm import WarmPrograms, python_arguments
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.system.plugins import FaultsInARow
@@ -27,15 +28,26 @@ from asyncrl.turns.tally import AGENTS, Tally
 
 @dataclass(frozen=True, slots=True)
 class Agents(RunPart):
-    """The endpoint is an async context manager: it must be open while the player runs."""
+    """An async context manager: it must be open while the player runs."""
 
     endpoint: AgentEndpoint
     player: AgentPlayer
 
     async def begin(self) -> None:
-        await self.endpoint.__aenter__()
+        await self.__aenter__()
 
     async def close(self) -> None:
+        await self.__aexit__()
+
+    async def __aenter__(self) -> "Agents":
+        await self.endpoint.__aenter__()
+        if isinstance(self.player.programs, WarmPrograms):
+            await self.player.programs.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if isinstance(self.player.programs, WarmPrograms):
+            await self.player.programs.__aexit__()
         await self.endpoint.__aexit__()
 
 
@@ -102,11 +114,15 @@ def make_agent_kit(recipe: Recipe, codec: TextCodec, *, hidden: Sequence[Path]) 
         agent.may_give_verdict,
         hidden,
     )
-    programs: Programs = processes
+    programs: Programs
     if agent.function is not None and agent.functions_per_process > 1:
         programs = FunctionHosts(
             agent.function, processes, agent.functions_per_process, agent.timeout_seconds
         )
+    else:
+        path = processes.own_variables(Path())["PATH"]
+        arguments = python_arguments(processes.command, path) if agent.starts_warm else None
+        programs = processes if arguments is None else WarmPrograms(processes, arguments)
     return AgentKit(programs, agent, recipe.turns.call_format, recipe.name)
 
 

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -50,6 +50,20 @@ class Access:
     """Good for one trajectory, until that ends."""
 
 
+class Running(Protocol):
+    """A process, as asyncio has it."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int | None:
+        """Its exit code; None where it was lost."""
+        ...
+
+
 class Program(Protocol):
     def exit(self) -> Exit | None:
         """None while it runs."""
@@ -70,6 +84,11 @@ class Programs(Protocol):
 
 log = logging.getLogger(__name__)
 
+TRAJECTORY_VARIABLES = (
+    *("OPENAI_BASE_URL", "OPENAI_API_KEY", "ANTHROPIC_BASE_URL", "ANTHROPIC_API_KEY"),
+    *(TASK_VARIABLE, VERDICT_VARIABLE),
+)
+"""Environment variables that differ between the trajectories of a run."""
 _TAIL_BYTES = 2000
 """The end of what a program printed, for a fault's detail."""
 
@@ -98,44 +117,61 @@ class ProcessPrograms:
 
     async def start(self, task: Task, access: Access, ended: Callable[[], None]) -> "ProcessProgram":
         """Raises OSError."""
+        return await self.launch(self.command, self.prepare(task, access), ended)
+
+    def prepare(self, task: Task, access: Access) -> "Prepare":
+        """Fills the folder of a trajectory; gives the variables of its program."""
 
         def prepare(folder: Path) -> dict[str, str]:
             (folder / "task.json").write_text(task_file(task, self.columns))
             return self._variables(folder, access)
 
-        return await self.launch(self.command, prepare, ended)
+        return prepare
 
     async def launch(
         self,
         command: Sequence[str],
-        prepare: Callable[[Path], dict[str, str]],
+        prepare: "Prepare",
         ended: Callable[[], None],
         *,
         pass_fds: Sequence[int] = (),
     ) -> "ProcessProgram":
         """A process of `command` with the limits of agents; `prepare` fills its folder and gives its
         variables. Raises OSError."""
-        folder = Path(tempfile.mkdtemp(prefix="asyncrl-agent-"))
-        try:
-            work = folder / "work"
-            work.mkdir()
-            variables = prepare(folder)
+
+        async def run(folder: Path, variables: dict[str, str]) -> Running:
             limits = confined.settings(
                 parent=os.getpid(),
                 memory_bytes=self.memory_mib * 2**20,
                 hidden=[str(path) for path in self.hidden],
             )
             with (folder / "output").open("wb") as output:
-                process = await asyncio.create_subprocess_exec(
+                return await asyncio.create_subprocess_exec(
                     *(sys.executable, "-m", confined.__name__, limits, *command),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=output,
                     stderr=asyncio.subprocess.STDOUT,
-                    cwd=work,
+                    cwd=folder / "work",
                     env=variables,
                     start_new_session=True,
                     pass_fds=pass_fds,
                 )
+
+        return await self.begin(prepare, ended, run)
+
+    async def begin(
+        self,
+        prepare: "Prepare",
+        ended: Callable[[], None],
+        run: Callable[[Path, dict[str, str]], Awaitable[Running]],
+        *,
+        base: Path | None = None,
+    ) -> "ProcessProgram":
+        """The program that `run` starts in a folder, which is made in `base`, with its variables."""
+        folder = Path(tempfile.mkdtemp(prefix="asyncrl-agent-", dir=base))
+        try:
+            (folder / "work").mkdir()
+            process = await run(folder, prepare(folder))
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -153,7 +189,10 @@ class ProcessPrograms:
         )
 
     def _variables(self, folder: Path, access: Access) -> dict[str, str]:
-        api = {"OPENAI_BASE_URL": access.base_url, "OPENAI_API_KEY": access.api_key}
+        # Anthropic's clients add the version themselves.
+        roots = {"OPENAI": access.base_url, "ANTHROPIC": access.base_url.removesuffix("/v1")}
+        api = {f"{name}_BASE_URL": url for name, url in roots.items()}
+        api |= {f"{name}_API_KEY": access.api_key for name in roots}
         task = {TASK_VARIABLE: str(folder / "task.json")}
         verdict = {VERDICT_VARIABLE: f"{folder}/work/verdict.json"} if self.may_give_verdict else {}
         return self.own_variables(folder) | api | task | verdict
@@ -167,10 +206,14 @@ class ProcessPrograms:
         return kept_variables(os.environ) | given | dict(self.environment) | proxies
 
 
+Prepare = Callable[[Path], dict[str, str]]
+"""Fills the folder of a program; gives its variables."""
+
+
 class ProcessProgram:
     def __init__(
         self,
-        process: asyncio.subprocess.Process,
+        process: Running,
         folder: Path,
         ended: Callable[[], None],
         explained: Callable[[str], str],
@@ -212,7 +255,9 @@ class ProcessProgram:
         finally:
             ended()
 
-    def _read_exit(self, code: int) -> Exit:
+    def _read_exit(self, code: int | None) -> Exit:
+        if code is None:
+            return Exit(1, "the process that started it is gone", is_lost=True)
         if code != 0:
             return Exit(code, self._explained(self._tail()))
         try:

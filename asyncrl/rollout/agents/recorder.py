@@ -163,6 +163,6 @@ class CallRecorder:
 def _effect(name: str) -> str:
     if name == "tool_choice":
         return "the model chooses by itself (tool_choice auto); constrained sampling is no part of training"
-    if name == "seed":
+    if name in ("seed", "thinking", "reasoning"):
         return "it has no effect"
     return "the recipe's sampling counts, whose distribution the trainer knows"

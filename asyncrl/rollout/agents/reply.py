@@ -1,15 +1,15 @@
-"""Replies of OpenAI's chat completions, whole and in events of a stream, from turns that were sampled."""
+"""Replies from turns that were sampled; how a protocol writes them, and OpenAI's chat completions."""
 
 import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Finish
-from asyncrl.rollout.agents.request import ChatRequest, written_arguments
+from asyncrl.rollout.agents.request import ChatRequest, RequestRefused, read_request, written_arguments
 from asyncrl.turns.calls import Call, CallFormat
 from asyncrl.turns.environment import Message
 
@@ -81,8 +81,13 @@ class Replies:
     def content(self, request: ChatRequest, tokens: Sequence[int]) -> str:
         """The text of a turn up to the first stop string of its call, which OpenAI leaves out."""
         text = self.codec.decode(tokens)
-        places = [text.find(stop) for stop in request.stop]
-        return text[: min((place for place in places if place >= 0), default=None)]
+        stop = self.stop(request, tokens)
+        return text if stop is None else text[: text.index(stop)]
+
+    def stop(self, request: ChatRequest, tokens: Sequence[int]) -> str | None:
+        """The first stop string of the call in the text of a turn."""
+        text = self.codec.decode(tokens)
+        return min((stop for stop in request.stop if stop in text), key=text.index, default=None)
 
     def logprobs(self, reply: Reply) -> dict[str, Any]:
         """OpenAI's shape of the log-probs of a reply's tokens, its end token included."""
@@ -95,24 +100,119 @@ class Replies:
         return {"content": content, "refusal": None}
 
 
-def completion(
-    replies: Replies, request: ChatRequest, found: Sequence[Reply], *, name: str, created: int
-) -> dict[str, Any]:
-    """The body of an answer without a stream."""
-    choices = [
-        {
-            "index": index,
-            "message": _openai_message(reply),
-            "finish_reason": reply.finish_reason(),
-            "logprobs": replies.logprobs(reply) if request.has_logprobs else None,
-        }
-        for index, reply in enumerate(found)
-    ]
-    return {
-        **_head(request, "chat.completion", name, created),
-        "choices": choices,
-        "usage": usage(found),
-    }
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a call, as far as it is known before tokens are sampled."""
+
+    request: ChatRequest
+    name: str
+    """The call's, from which ids are made."""
+    created: int
+    """Unix time."""
+    num_prompt_tokens: int
+    replies: Replies
+
+
+class Events(Protocol):
+    """The events of one stream, as bytes; they are asked for in this order."""
+
+    def begin(self) -> Iterator[bytes]: ...
+
+    def text(self, index: int, text: str) -> Iterator[bytes]:
+        """A part of the text of the reply `index`."""
+        ...
+
+    def end(self, index: int, reply: Reply) -> Iterator[bytes]:
+        """Calls and the end of a reply whose text was sent."""
+        ...
+
+    def finish(self, found: Sequence[Reply]) -> Iterator[bytes]: ...
+
+    def refuse(self, error: RequestRefused) -> Iterator[bytes]:
+        """In place of the rest."""
+        ...
+
+
+class AgentProtocol(Protocol):
+    """How requests and answers look at the door; behind it, all calls are chat completions."""
+
+    path: str
+    """Below the endpoint's URL. What lies below it gets errors in this protocol's shape."""
+
+    def read(self, body: Any) -> ChatRequest:
+        """Raises RequestRefused."""
+        ...
+
+    def whole(self, answer: Answer, found: Sequence[Reply]) -> dict[str, Any]:
+        """The body of an answer without a stream."""
+        ...
+
+    def events(self, answer: Answer) -> Events: ...
+
+    def error(self, refused: RequestRefused) -> dict[str, Any]:
+        """The body of a refusal."""
+        ...
+
+
+class ChatCompletions:
+    """OpenAI's chat completions, an `AgentProtocol`."""
+
+    path = "/v1/chat/completions"
+
+    def read(self, body: Any) -> ChatRequest:
+        return read_request(body)
+
+    def whole(self, answer: Answer, found: Sequence[Reply]) -> dict[str, Any]:
+        choices = [
+            {
+                "index": index,
+                "message": _openai_message(reply),
+                "finish_reason": reply.finish_reason(),
+                "logprobs": _logprobs(answer, reply),
+            }
+            for index, reply in enumerate(found)
+        ]
+        return {**_head(answer, "chat.completion"), "choices": choices, "usage": usage(found)}
+
+    def events(self, answer: Answer) -> "ChatEvents":
+        return ChatEvents(answer)
+
+    def error(self, refused: RequestRefused) -> dict[str, Any]:
+        return refused.body()
+
+
+@dataclass(frozen=True, slots=True)
+class ChatEvents:
+    """`Events` of a chat completion."""
+
+    answer: Answer
+
+    def begin(self) -> Iterator[bytes]:
+        yield from ()
+
+    def text(self, index: int, text: str) -> Iterator[bytes]:
+        delta = {"role": "assistant", "content": text}
+        yield self._event([{"index": index, "delta": delta, "finish_reason": None}])
+
+    def end(self, index: int, reply: Reply) -> Iterator[bytes]:
+        calls = [{"index": i, **call} for i, call in enumerate(reply.tool_calls)]
+        if calls:
+            delta: dict[str, Any] = {"role": "assistant", "tool_calls": calls}
+            yield self._event([{"index": index, "delta": delta, "finish_reason": None}])
+        end = {"index": index, "delta": {}, "finish_reason": reply.finish_reason()}
+        yield self._event([{**end, "logprobs": _logprobs(self.answer, reply)}])
+
+    def finish(self, found: Sequence[Reply]) -> Iterator[bytes]:
+        if self.answer.request.has_usage_in_stream:
+            yield self._event([], usage=usage(found))
+        yield b"data: [DONE]\n\n"
+
+    def refuse(self, error: RequestRefused) -> Iterator[bytes]:
+        yield event(error.body())
+        yield b"data: [DONE]\n\n"
+
+    def _event(self, choices: list[dict[str, Any]], **fields: Any) -> bytes:
+        return event({**_head(self.answer, "chat.completion.chunk"), "choices": choices, **fields})
 
 
 def usage(found: Sequence[Reply]) -> dict[str, int]:
@@ -121,47 +221,22 @@ def usage(found: Sequence[Reply]) -> dict[str, int]:
     return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
 
 
-def text_event(request: ChatRequest, index: int, text: str, *, name: str, created: int) -> bytes:
-    """A part of a reply's text."""
-    return event(
-        {
-            **_head(request, "chat.completion.chunk", name, created),
-            "choices": [
-                {"index": index, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
-            ],
-        }
-    )
+def event(content: dict[str, Any], name: str | None = None) -> bytes:
+    """A server-sent event."""
+    head = b"" if name is None else f"event: {name}\n".encode()
+    return head + b"data: " + json.dumps(content, ensure_ascii=False).encode() + b"\n\n"
 
 
-def end_events(
-    replies: Replies, request: ChatRequest, index: int, reply: Reply, *, name: str, created: int
-) -> Iterator[bytes]:
-    """Calls, log-probs and the end of a reply whose text was sent."""
-    head = _head(request, "chat.completion.chunk", name, created)
-    logprobs = replies.logprobs(reply) if request.has_logprobs else None
-    calls = [{"index": i, **call} for i, call in enumerate(reply.tool_calls)]
-    if calls:
-        delta: dict[str, Any] = {"role": "assistant", "tool_calls": calls}
-        yield event({**head, "choices": [{"index": index, "delta": delta, "finish_reason": None}]})
-    end = {"index": index, "delta": {}, "finish_reason": reply.finish_reason(), "logprobs": logprobs}
-    yield event({**head, "choices": [end]})
+def _logprobs(answer: Answer, reply: Reply) -> dict[str, Any] | None:
+    return answer.replies.logprobs(reply) if answer.request.has_logprobs else None
 
 
-def usage_event(request: ChatRequest, found: Sequence[Reply], *, name: str, created: int) -> bytes:
-    head = _head(request, "chat.completion.chunk", name, created)
-    return event({**head, "choices": [], "usage": usage(found)})
-
-
-def event(content: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(content, ensure_ascii=False).encode() + b"\n\n"
-
-
-def _head(request: ChatRequest, kind: str, name: str, created: int) -> dict[str, Any]:
+def _head(answer: Answer, kind: str) -> dict[str, Any]:
     return {
-        "id": f"chatcmpl-{name}",
+        "id": f"chatcmpl-{answer.name}",
         "object": kind,
-        "created": created,
-        "model": request.model,
+        "created": answer.created,
+        "model": answer.request.model,
         "system_fingerprint": None,
     }
 

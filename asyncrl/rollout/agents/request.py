@@ -32,7 +32,7 @@ _NOT_SERVED = {
 """Parameter -> why it is refused, and what to do."""
 _OVERRIDDEN = (
     *("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty"),
-    *("repetition_penalty", "seed"),
+    *("repetition_penalty", "seed", "thinking", "reasoning"),
 )
 
 
@@ -92,8 +92,8 @@ def read_request(body: Any) -> ChatRequest:
             "with one of another role.",
             param="messages",
         )
-    tools, choice = body.get("tools") or [], body.get("tool_choice")
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+    tools, choice = items(body, "tools"), body.get("tool_choice")
+    if not all(isinstance(tool, dict) for tool in tools):
         raise RequestRefused("tools must be a list of objects.", param="tools")
     options = body.get("stream_options") or {}
     return ChatRequest(
@@ -101,7 +101,7 @@ def read_request(body: Any) -> ChatRequest:
         tools=() if choice == "none" else tuple(tools),
         stop=_stop(body.get("stop")),
         max_tokens=_max_tokens(body),
-        num_replies=_number(body, "n", most=MOST_REPLIES) or 1,
+        num_replies=whole_number(body, "n", most=MOST_REPLIES) or 1,
         has_logprobs=bool(body.get("logprobs")),
         is_streamed=bool(body.get("stream")),
         has_usage_in_stream=isinstance(options, dict) and bool(options.get("include_usage")),
@@ -208,15 +208,20 @@ def _refuse_constraints(body: Mapping[str, Any]) -> None:
     if kind not in (None, "text"):
         found.insert(0, "response_format")
     if found:
-        raise RequestRefused(
-            f"{found[0]} constrains what is sampled, so that the trainer would not know the distribution of "
-            f"the tokens. Ask for the format in words.",
-            param=found[0],
-            code="unsupported_parameter",
-        )
+        raise constrains(found[0])
     for name, why in _NOT_SERVED.items():
         if body.get(name) and body[name] not in (["text"], "none", "auto"):
             raise RequestRefused(why, param=name, code="unsupported_parameter")
+
+
+def constrains(name: str) -> RequestRefused:
+    """The refusal of a parameter that constrains what is sampled."""
+    return RequestRefused(
+        f"{name} constrains what is sampled, so that the trainer would not know the distribution of the "
+        f"tokens. Ask for the format in words.",
+        param=name,
+        code="unsupported_parameter",
+    )
 
 
 def _overridden(body: Mapping[str, Any], choice: Any) -> tuple[str, ...]:
@@ -235,11 +240,20 @@ def _stop(given: Any) -> tuple[str, ...]:
 
 def _max_tokens(body: Mapping[str, Any]) -> int | None:
     """Proxies send both names: the smaller one counts."""
-    found = [_number(body, name) for name in ("max_tokens", "max_completion_tokens")]
+    found = [whole_number(body, name) for name in ("max_tokens", "max_completion_tokens")]
     return min((number for number in found if number is not None), default=None)
 
 
-def _number(body: Mapping[str, Any], name: str, most: int | None = None) -> int | None:
+def items(body: Mapping[str, Any], name: str) -> list[Any]:
+    """A parameter that is a list, or is missing. Raises RequestRefused."""
+    value = body.get(name) or []
+    if not isinstance(value, list):
+        raise RequestRefused(f"{name} must be a list.", param=name)
+    return value
+
+
+def whole_number(body: Mapping[str, Any], name: str, most: int | None = None) -> int | None:
+    """A parameter that is one from 1 to `most`. Raises RequestRefused."""
     value = body.get(name)
     if value is None:
         return None

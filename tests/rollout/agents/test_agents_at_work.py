@@ -216,7 +216,7 @@ async def asks_for_json(client: Client) -> None:
 
 async def asks_another_path(client: Client) -> None:
     with contextlib.suppress(Refused):
-        await client.ask("POST", "/responses", {})
+        await client.ask("POST", "/embeddings", {})
 
 
 async def makes_no_call(client: Client) -> None:
@@ -232,7 +232,7 @@ async def replies_after_a_refusal(client: Client) -> None:
     ("agent", "column", "words"),
     [
         (asks_for_json, "agents_refused", "400: response_format constrains what is sampled"),
-        (asks_another_path, "agents_refused", "404: POST /v1/responses is not served"),
+        (asks_another_path, "agents_refused", "404: POST /v1/embeddings is not served"),
         (makes_no_call, "agents_without_call", "agents without a call of the model: 1 (the first: "),
         (replies_after_a_refusal, "agents_replied", "refused calls of agents: 1 (the first: 400: "),
     ],

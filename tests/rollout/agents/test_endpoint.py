@@ -102,7 +102,7 @@ async def test_the_key_of_a_trajectory_that_ended_gets_401(tmp_path: Path) -> No
 async def test_models_are_listed_and_other_paths_are_404_in_openais_shape(tmp_path: Path) -> None:
     found, _ = await outcome(tmp_path / "a", lambda client: client.ask("GET", "/models"))
     assert [model["id"] for model in found["data"]] == ["tiny"]
-    refused, _ = await outcome(tmp_path / "b", lambda client: client.ask("POST", "/responses", {}))
+    refused, _ = await outcome(tmp_path / "b", lambda client: client.ask("POST", "/embeddings", {}))
     assert refused.status == 404 and "/v1/chat/completions" in refused.error["message"]
 
 

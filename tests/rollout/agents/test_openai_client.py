@@ -55,7 +55,7 @@ async def test_it_reads_replies_streams_calls_of_tools_and_errors(tmp_path: Path
             with pytest.raises(openai.BadRequestError, match="response_format constrains"):
                 await chat.create(**asked, response_format={"type": "json_object"})
             with pytest.raises(openai.NotFoundError, match="is not served"):
-                await speaker.responses.create(model="any", input="6 times 7?")
+                await speaker.embeddings.create(model="any", input="6 times 7?")
             with pytest.raises(openai.AuthenticationError):
                 await chat.create(**asked, extra_headers={"Authorization": "Bearer sk-other"})
 
