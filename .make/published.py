@@ -12,6 +12,7 @@ from pathlib import Path
 from asyncrl.data.benchmarks import Benchmark
 from asyncrl.evaluation.asked_sets import benchmarks_of
 from asyncrl.recipe import Algorithm, Recipe, Trainer
+from asyncrl.recipe.algorithm_terms import PpoClip
 from asyncrl.recipe.file import load_recipe
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -82,7 +83,7 @@ def _training_row(recipe: Recipe) -> Sequence[str]:
         f"{rollout.max_new_tokens:,}",
         steps,
         rate,
-        f"{algorithm.advantage}, {algorithm.reduction}",
+        f"{algorithm.advantage.name}, {algorithm.reduction}",
         _clip(algorithm),
         _kl(algorithm),
         _sampling(rollout.temperature, rollout.top_p),
@@ -92,19 +93,21 @@ def _training_row(recipe: Recipe) -> Sequence[str]:
 def _schedule(trainer: Trainer) -> str:
     warmup = trainer.warmup_steps
     unit = "" if trainer.schedule_unit == "batches" else " optimizer"
-    return trainer.learning_rate_schedule + (f" after {warmup}{unit} steps" if warmup else "")
+    return trainer.learning_rate_schedule.name + (f" after {warmup}{unit} steps" if warmup else "")
 
 
 def _clip(algorithm: Algorithm) -> str:
     low = NOTHING if algorithm.clip_low is None else _number(algorithm.clip_low)
-    dual = "" if algorithm.dual_clip is None else f", dual {_number(algorithm.dual_clip)}"
+    surrogate = algorithm.surrogate
+    bound = surrogate.dual_clip if isinstance(surrogate, PpoClip) else None
+    dual = "" if bound is None else f", dual {_number(bound)}"
     return f"{low} / {_number(algorithm.clip_high)}{dual}"
 
 
 def _kl(algorithm: Algorithm) -> str:
-    if not algorithm.kl_coefficient:
+    if not algorithm.kl.coefficient:
         return "0"
-    return f"{_number(algorithm.kl_coefficient)}, {algorithm.kl_estimator} in {algorithm.kl_in}"
+    return f"{_number(algorithm.kl.coefficient)}, {algorithm.kl.estimator} in {algorithm.kl.place}"
 
 
 def _evaluation_rows(recipes: Sequence[Recipe]) -> list[Sequence[str]]:

@@ -23,7 +23,7 @@ def soft_overlong(length: int, *, max_length: int, buffer: int) -> float:
 class LengthVerifier:
     """CORRECT when the response is not too long; shaping is the soft overlong penalty. Ignores the gold.
 
-    Counts characters or words. In tokens, the recipe key algorithm.overlong_buffer_tokens does the same."""
+    Counts characters or words. In tokens, the recipe key algorithm.overlong.buffer_tokens does the same."""
 
     takes_any_gold = True
 

@@ -12,11 +12,9 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import cast
 
 from asyncrl.errors import InputError
-from asyncrl.recipe.algorithm import Algorithm
-from asyncrl.system.plugins import load_object
+from asyncrl.recipe import Algorithm, AsymRe, Gdpo, OwnFunction, PassAtK, WReinforce, chosen
 
 LARGEST = 3.4028234663852886e38
 """Largest float32, the type in which the trainer computes."""
@@ -129,12 +127,12 @@ def gdpo(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     Fails: a reward that hardly differs in a group counts as much as one that does, noise included.
     """
     parts = group.parts or [{"reward": reward} for reward in group.rewards]
-    totals = [0.0] * len(parts)
+    totals, weights = [0.0] * len(parts), chosen(algorithm.advantage, Gdpo).part_weights
     for name in sorted({name for own in parts for name in own}):
         values = [own.get(name, 0.0) for own in parts]
         if not is_flat(values, algorithm):
             mean, std = statistics.mean(values), statistics.stdev(values)
-            scale = algorithm.part_weights.get(name, 1.0) / (std + STD_EPSILON)
+            scale = weights.get(name, 1.0) / (std + STD_EPSILON)
             totals = [total + scale * (value - mean) for total, value in zip(totals, values, strict=True)]
     return totals
 
@@ -158,12 +156,12 @@ def pass_at_k(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """n s_i, s_i = mean over the k-subsets of the group of (max r - max r without i), 0 where i is not in it
 
     Source: PKPO, Walder and Karkhanis 2025 (arXiv 2505.15201), the leave-one-out-minus-one estimator, times n
-    because losses here are means over trajectories; k is pass_k. With pass_k of the whole group the best
-    gets n (max r - second r), the others 0: n times verl's grpo_passk (arXiv 2503.19595).
+    because losses here are means over trajectories. With k of the whole group the best gets
+    n (max r - second r), the others 0: n times verl's grpo_passk (arXiv 2503.19595).
     Use: tasks that are solved by trying: rewards the best of k answers, which keeps answers diverse.
     Fails: no answer is ever punished, and one that others got right too earns nearly nothing: slower pass@1.
     """
-    n, k = len(group.rewards), min(algorithm.pass_k, len(group.rewards))
+    n, k = len(group.rewards), min(chosen(algorithm.advantage, PassAtK).k, len(group.rewards))
     ordered = sorted(range(n), key=lambda i: group.rewards[i])
     gains = [0.0] * n
     for j, i in enumerate(ordered):
@@ -178,12 +176,12 @@ def pass_at_k_training(group: GroupRewards, algorithm: Algorithm) -> list[float]
 
     Source: pass@k training, Chen et al. 2025 (arXiv 2508.10751), its analytic advantages, here for any
     rewards. With scores 0 and 1 and `neg` wrong ones M is R = 1 - C(neg, k) / C(n, k), the std
-    sqrt(R (1 - R)); right: 1 - R over it, wrong: 1 - R - C(neg - 1, k - 1) / C(n - 1, k - 1). k is pass_k.
+    sqrt(R (1 - R)); right: 1 - R over it, wrong: 1 - R - C(neg - 1, k - 1) / C(n - 1, k - 1).
     Use: tasks that are solved by trying, with one scale for all, and wrong answers punished, unlike under
     pass_at_k (PKPO).
     Fails: once n - k + 1 answers are right, every subset has one, and the group teaches nothing.
     """
-    n, k = len(group.rewards), min(algorithm.pass_k, len(group.rewards))
+    n, k = len(group.rewards), min(chosen(algorithm.advantage, PassAtK).k, len(group.rewards))
     ordered = sorted(range(n), key=lambda i: group.rewards[i])
     ranked = [group.rewards[i] for i in ordered]
     if ranked[k - 1] == ranked[-1]:
@@ -222,18 +220,19 @@ def w_reinforce(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     the rest, as the policy spreads it already. No baseline: groups of wrong answers alone teach too.
     Fails: a policy that is mostly wrong is pushed away from all it does; made for scores of 0 and 1.
     """
-    return [algorithm.positive_scale * reward - (1 - reward) for reward in group.rewards]
+    scale = chosen(algorithm.advantage, WReinforce).positive_scale
+    return [scale * reward - (1 - reward) for reward in group.rewards]
 
 
 def asym_re(group: GroupRewards, algorithm: Algorithm) -> list[float]:
-    """r - (mean r + baseline_offset), the offset below 0: each answer is pushed up by it
+    """r - (mean r + offset), the offset below 0: each answer is pushed up by it
 
     Source: AsymRE, Arnal et al. 2025 (arXiv 2506.20520), offset -0.1: off-policy, right answers teach more
     safely than wrong ones; at an offset of 0 their runs collapsed.
     Use: stale data without importance weights, such as repeated groups.
     Fails: groups whose answers are all equal are imitated, wrong ones too; entropy falls.
     """
-    return [x - algorithm.baseline_offset for x in dr_grpo(group, algorithm)]
+    return [x - chosen(algorithm.advantage, AsymRe).offset for x in dr_grpo(group, algorithm)]
 
 
 def gae(group: GroupRewards, algorithm: Algorithm) -> list[float]:
@@ -269,9 +268,10 @@ ADVANTAGES: dict[str, Advantage] = {
 
 def find_advantage(algorithm: Algorithm) -> Advantage:
     """The recipe's advantage, one of its own checked on small groups. Raises InputError."""
-    if algorithm.advantage in ADVANTAGES:
-        return ADVANTAGES[algorithm.advantage]
-    advantage = cast(Advantage, load_object(algorithm.advantage))
+    term = algorithm.advantage
+    if not isinstance(term, OwnFunction):
+        return ADVANTAGES[term.name]
+    advantage: Advantage = term.load()
     for group in (GroupRewards([0.0, 1.0, 0.5], [3, 1, 2]), GroupRewards([1.0, 1.0], [1, 1])):
         group_advantages(group, advantage, algorithm)
     return advantage
@@ -285,8 +285,8 @@ def group_advantages(group: GroupRewards, advantage: Advantage, algorithm: Algor
     """
     group = with_equal_rewards(group, algorithm)
     where = (
-        f"algorithm.advantage {algorithm.advantage}, called with GroupRewards(rewards={list(group.rewards)}, "
-        f"lengths={list(group.lengths)}) and Algorithm,"
+        f"algorithm.advantage {algorithm.advantage.name}, called with "
+        f"GroupRewards(rewards={list(group.rewards)}, lengths={list(group.lengths)}) and options,"
     )
     try:
         found = advantage(group, algorithm)

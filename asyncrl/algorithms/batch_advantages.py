@@ -26,7 +26,7 @@ def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | No
     """
     if algorithm.masks_cut_off:
         batch = mask_cut_off(batch)
-    is_whitened = algorithm.advantage in WHITENED_ADVANTAGES and not algorithm.has_kl_reward()
+    is_whitened = algorithm.advantage.name in WHITENED_ADVANTAGES and not algorithm.has_kl_reward()
     if not (algorithm.divides_by_batch_std or is_whitened):
         return batch
     # Looks at every token: only where it is asked for.
@@ -44,7 +44,7 @@ def mask_cut_off(batch: Batch) -> Batch:
     the sequences.
     Use: limits that cut off what might have become right, early in training or in long thoughts.
     Fails: nothing teaches brevity any longer, and responses may grow into the limit; watch the metric
-    masked_cut_off_share, or take overlong_buffer_tokens instead.
+    masked_cut_off_share, or take overlong instead.
     """
     sequences = [
         dataclasses.replace(sequence, is_masked=sequence.finish == Finish.LENGTH)

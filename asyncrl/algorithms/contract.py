@@ -1,39 +1,34 @@
 """The contract of terms that a recipe brings along, checked on small inputs before a run does any work.
 
-A weight, a rejection, a trust region and a surrogate are called as term(LossInputs, Algorithm) and give [T];
+A weight, a rejection, a trust region and a surrogate are called as term(LossInputs, options) and give [T];
 an advantage is checked where it is found (`advantages.find_advantage`), without torch. What a term gives
 during the run is checked at each call (`own_terms`, `advantages.group_advantages`): examples show only what
 they hold.
 """
 
 import dataclasses
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs
-from asyncrl.algorithms.own_terms import OwnTerm, Term
-from asyncrl.algorithms.rejections import REJECTIONS
-from asyncrl.algorithms.surrogates import SURROGATES
-from asyncrl.algorithms.trust_regions import TRUST_REGIONS
-from asyncrl.algorithms.weights import WEIGHTS
+from asyncrl.algorithms.own_terms import OwnTerm, load_term
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
-from asyncrl.system.plugins import load_object
 
 
 def check_terms(algorithm: Algorithm) -> None:
     """Raises InputError for the first term of the recipe's own that breaks the contract."""
-    for key, names, builtin, check in (
-        ("importance_weight", [algorithm.importance_weight], WEIGHTS, check_weight),
-        ("rejection", algorithm.rejection, REJECTIONS, check_rejection),
-        ("trust_region", algorithm.trust_region, TRUST_REGIONS, check_rejection),
-        ("surrogate", [algorithm.surrogate], SURROGATES, check_surrogate),
-    ):
-        for name in names:
-            if name not in builtin:
-                check(OwnTerm(key, name, cast(Term, load_object(name))), algorithm)
+    checks = {
+        "importance_weight": check_weight,
+        "rejection": check_rejection,
+        "trust_region": check_rejection,
+        "surrogate": check_surrogate,
+    }
+    for key, term in algorithm.own_terms():
+        if key in checks:
+            checks[key](load_term(key, term), algorithm)
 
 
 def check_weight(term: OwnTerm, algorithm: Algorithm) -> None:

@@ -4,7 +4,7 @@ A step lowers the entropy by about the learning rate times the mean of cov_t = (
 log q), where the few tokens of large cov matter (Cui et al. 2025, arXiv 2505.22617). Both means are over all
 tokens that count of an optimizer step, of all micro-batches and ranks; q is the policy before the batch,
 which costs a forward pass more at one optimizer step per batch, and none at several. Below, `hit` are the
-tokens found, C is covariance_share, n the number of tokens that count, at least one is taken.
+tokens found, C is share, n the number of tokens that count, at least one is taken.
 
 A control changes the losses of tokens, weighted already; KL and entropy bonus stay. Shapes: T tokens.
 """
@@ -15,6 +15,8 @@ from torch import Tensor
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.surrogates import anchor
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe.algorithm_terms import KlCov
+from asyncrl.recipe.terms import chosen
 
 GRID = 2.0**14
 """Covariances and entropies are judged in steps of 1/GRID: tokens with equal pasts stay equal, in whichever
@@ -22,7 +24,7 @@ micro-batch they are and however it rounds."""
 
 
 def clip_cov(losses: Tensor, inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """0 for hit tokens: C n drawn at random of those with clip_cov_low < cov_t < clip_cov_high
+    """0 for hit tokens: C n drawn at random of those with low < cov_t < high
 
     Source: Clip-Cov, Cui et al. 2025 (arXiv 2505.22617, eq. 10 and 11); verl's clip_cov_*. Drawn by seed and
     step.
@@ -35,7 +37,7 @@ def clip_cov(losses: Tensor, inputs: LossInputs, algorithm: Algorithm) -> Tensor
 
 
 def kl_cov(losses: Tensor, inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """+ kl_cov_coefficient |log r_t| for hit tokens: the C n of the largest cov_t > 0
+    """+ coefficient |log r_t| for hit tokens: the C n of the largest cov_t > 0
 
     Source: KL-Cov, Cui et al. 2025 (arXiv 2505.22617, eq. 12 and 13); verl's ppo_kl_coef 0.1, there without
     PPO's clip.
@@ -44,7 +46,8 @@ def kl_cov(losses: Tensor, inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     """
     assert inputs.hit is not None
     distance = (inputs.current - anchor(inputs, algorithm)).abs()
-    return torch.where(inputs.hit, losses + algorithm.kl_cov_coefficient * distance, losses)
+    coefficient = chosen(algorithm.entropy_control, KlCov).coefficient
+    return torch.where(inputs.hit, losses + coefficient * distance, losses)
 
 
 ENTROPY_CONTROLS = {"clip_cov": clip_cov, "kl_cov": kl_cov}

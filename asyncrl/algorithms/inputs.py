@@ -62,7 +62,7 @@ class LossInputs:
     where algorithm.top_entropy_share is 1."""
 
     entropy_coefficient: float | None = None
-    """Weight of the entropy bonus in this step; None: algorithm.entropy_coefficient."""
+    """Weight of the entropy bonus in this step; None: algorithm.entropy_bonus.coefficient."""
 
     forward_kl: Tensor | None = None
     """[T] float32, `distillation.top_k_forward_kl` to the teacher, with gradient; None without

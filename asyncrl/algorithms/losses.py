@@ -5,14 +5,14 @@ Tokens that count are those of the mask; survivors those of them that weight and
 above 0. Only survivors have a gradient, and a token's loss has that of its own log-prob alone. Survivors
 outside a trust region have no surrogate, only the penalties.
 
-A term is a pure function of LossInputs and the recipe's algorithm section, chosen once at start: a built-in
-by its name or anything with the same signature by "package.module:name". Nothing here averages: numerator
+A term is a pure function, chosen once at start: a built-in of LossInputs and the recipe's algorithm section,
+or the recipe's own "package.module:name" of LossInputs and its options. Nothing here averages: numerator
 and denominator are summed over micro-batches and ranks first. Shapes: T response tokens of one micro-batch.
 """
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,15 +21,14 @@ from asyncrl.algorithms.damping import low_probability
 from asyncrl.algorithms.divergences import behavior_divergence, divergence
 from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
 from asyncrl.algorithms.inputs import LossInputs, sequence_mean
-from asyncrl.algorithms.own_terms import Faults, OwnTerm, Term
+from asyncrl.algorithms.own_terms import Faults, OwnTerm, Term, load_term
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import CLIPS, SURROGATES
 from asyncrl.algorithms.top_entropy import top_entropy
 from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.weights import WEIGHTS
-from asyncrl.recipe import Algorithm
-from asyncrl.system.plugins import load_object
+from asyncrl.recipe import Algorithm, terms
 
 
 class LossParts(NamedTuple):
@@ -52,19 +51,18 @@ class LossParts(NamedTuple):
 Loss = Callable[[LossInputs], LossParts]
 
 
-def find_term(key: str, name: str, builtin: Mapping[str, Term]) -> Term:
-    """A built-in by name, or the object that "package.module:name" names, checked at each call. Raises
-    InputError."""
-    return builtin[name] if name in builtin else OwnTerm(key, name, cast(Term, load_object(name)))
+def find_term(key: str, chosen: terms.Term, builtin: Mapping[str, Term]) -> Term:
+    """A built-in, or the recipe's own function, checked at each call. Raises InputError."""
+    return load_term(key, chosen) if isinstance(chosen, terms.OwnFunction) else builtin[chosen.name]
 
 
 def make_loss(algorithm: Algorithm, *, max_new_tokens: int) -> Loss:
     """The loss of a recipe. Raises InputError when a term of its own cannot be loaded."""
     importance_weight = find_term("importance_weight", algorithm.importance_weight, WEIGHTS)
-    rejections = [find_term("rejection", name, REJECTIONS) for name in algorithm.rejection]
-    regions = [find_term("trust_region", name, TRUST_REGIONS) for name in algorithm.trust_region]
+    rejections = [find_term("rejection", term, REJECTIONS) for term in algorithm.rejection]
+    regions = [find_term("trust_region", term, TRUST_REGIONS) for term in algorithm.trust_region]
     surrogate = find_term("surrogate", algorithm.surrogate, SURROGATES)
-    control = ENTROPY_CONTROLS.get(algorithm.entropy_control)
+    control = ENTROPY_CONTROLS.get(algorithm.entropy_control.name)
     reduction = REDUCTIONS[algorithm.reduction]
 
     def loss(inputs: LossInputs) -> LossParts:
@@ -110,7 +108,7 @@ def _applied(weights: Tensor, survivors: LossInputs, algorithm: Algorithm) -> Te
     """[T] each token's weight, 0 outside a trust region; under gmpo, whose ratio is a geometric mean, its
     sequence's geometric mean."""
     mask = survivors.mask
-    if algorithm.surrogate != "gmpo":
+    if algorithm.surrogate.name != "gmpo":
         return torch.where(mask, weights, torch.zeros_like(weights)) if algorithm.trust_region else weights
     logs = torch.where(mask, weights, torch.ones_like(weights)).log()
     return torch.where(mask, sequence_mean(logs, survivors).exp(), torch.zeros_like(weights))
@@ -118,7 +116,7 @@ def _applied(weights: Tensor, survivors: LossInputs, algorithm: Algorithm) -> Te
 
 @torch.no_grad()
 def _clipped(survivors: LossInputs, algorithm: Algorithm) -> Tensor | None:
-    clips = CLIPS.get(algorithm.surrogate)
+    clips = CLIPS.get(algorithm.surrogate.name)
     return None if clips is None else clips(survivors, algorithm) & survivors.mask
 
 
@@ -144,13 +142,13 @@ def _penalty(inputs: LossInputs, algorithm: Algorithm) -> Tensor | float:
     what came to it may be as corrupt as itself.
     """
     penalty: Tensor | float = 0.0
-    if algorithm.kl_coefficient and algorithm.kl_in == "loss":
-        penalty = penalty + algorithm.kl_coefficient * divergence(algorithm.kl_estimator, inputs)
+    if algorithm.kl.coefficient and algorithm.kl.place == "loss":
+        penalty = penalty + algorithm.kl.coefficient * divergence(algorithm.kl.estimator, inputs)
     if algorithm.behavior_kl_coefficient:
         penalty = penalty + algorithm.behavior_kl_coefficient * behavior_divergence(inputs)
     bonus = inputs.entropy_coefficient
     if bonus is None:
-        bonus = algorithm.entropy_coefficient
+        bonus = algorithm.entropy_bonus.coefficient
     if bonus:
         assert inputs.entropies is not None, "an entropy bonus needs entropies"
         penalty = penalty - bonus * inputs.entropies

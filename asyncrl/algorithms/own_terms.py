@@ -17,10 +17,11 @@ from torch import Tensor
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe.terms import OwnFunction
 
 Term = Callable[[LossInputs, Algorithm], Tensor]
 """[T] per token: a weight, a rejection or a trust region (no gradient), or a surrogate (with one through
-`current`)."""
+`current`). A term of the recipe's own gets its options, as attributes, in the place of Algorithm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class OwnTerm:
             found = self.term(inputs, algorithm)
         except Exception as error:  # the boundary: whatever a term of the recipe's own raises
             raise InputError(
-                f"{self.where}, called with (LossInputs of {size} tokens, Algorithm), raised "
+                f"{self.where}, called with (LossInputs of {size} tokens, options), raised "
                 f"{type(error).__name__}: {error}"
             ) from error
         if not isinstance(found, Tensor) or found.shape != (size,):
@@ -128,14 +129,12 @@ def describe(found: Sequence[tuple[Faults, Sequence[str]]]) -> str:
 
 def own_names(algorithm: Algorithm) -> list[str]:
     """Key and name of each term that the recipe brings along, its advantage included."""
-    terms = [
-        ("advantage", algorithm.advantage),
-        ("importance_weight", algorithm.importance_weight),
-        *(("rejection", name) for name in algorithm.rejection),
-        *(("trust_region", name) for name in algorithm.trust_region),
-        ("surrogate", algorithm.surrogate),
-    ]
-    return [f"algorithm.{key} {name}" for key, name in terms if ":" in name]
+    return [f"algorithm.{key} {term.name}" for key, term in algorithm.own_terms()]
+
+
+def load_term(key: str, term: OwnFunction) -> OwnTerm:
+    """Raises InputError where there is no such object."""
+    return OwnTerm(key, term.name, term.load())
 
 
 def _first(is_bad: Tensor, values: Tensor, sequence_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:

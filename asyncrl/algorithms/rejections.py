@@ -16,6 +16,8 @@ from torch import Tensor
 from asyncrl.algorithms.bisection import largest_float
 from asyncrl.algorithms.inputs import LossInputs, bounded_ratio, pushes_on, sequence_mean, sequence_total
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe.algorithm_terms import GeometricMean, SecondMomentClip, TokenVeto
+from asyncrl.recipe.terms import chosen
 
 
 def token_range(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -30,7 +32,7 @@ def token_range(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
 
 
 def geometric_mean(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """keep a sequence iff geometric_low <= exp(mean_t log rho_t) <= geometric_high
+    """keep a sequence iff low <= exp(mean_t log rho_t) <= high
 
     Source: geometric rejection sampling, verl's rollout correction (2025), after Liu et al. 2025, "When Speed
     Kills Stability".
@@ -38,12 +40,13 @@ def geometric_mean(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     Fails: one disastrous token hides in a long response; the bounds must be tuned to the engines at hand.
     """
     ratio = sequence_mean(inputs.proximal - inputs.behavior, inputs).exp()
-    return (ratio >= algorithm.geometric_low) & (ratio <= algorithm.geometric_high)
+    bounds = chosen(algorithm.rejection, GeometricMean)
+    return (ratio >= bounds.low) & (ratio <= bounds.high)
 
 
 def second_moment(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     """keep t unless it moves away (A > 0 and rho > 1, or A < 0 and rho < 1) and (log rho)^2 > b; b is the
-    largest for which the mean of (log rho)^2 over the kept tokens that move away is <= second_moment_limit
+    largest for which the mean of (log rho)^2 over the kept tokens that move away is <= limit
 
     Source: M2PO, Zheng et al. 2025 (arXiv 2510.01161), its threshold 0.04; over the tokens of an optimizer
     step, of all micro-batches and ranks.
@@ -59,15 +62,19 @@ def second_moment(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
 def squares_of_tokens_that_move_away(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     """[K] float32: (log rho)^2, and under the trust region second_moment_clip, which clips pi / mu whatever
     was interpolated, (log pi / mu)^2 with pi the policy that was evaluated."""
-    policy = inputs.policy() if "second_moment_clip" in algorithm.trust_region else inputs.proximal
+    policy = inputs.policy() if clips_by_second_moment(algorithm) else inputs.proximal
     moved = policy - inputs.behavior
     return moved.square()[pushes_on(moved, inputs) & inputs.mask]
+
+
+def clips_by_second_moment(algorithm: Algorithm) -> bool:
+    return any(isinstance(region, SecondMomentClip) for region in algorithm.trust_region)
 
 
 def second_moment_sums(squares: Tensor, bound: float, algorithm: Algorithm) -> Tensor:
     """[2] float64, number and sum of squares that judge `bound`: those up to it, or under the trust region
     second_moment_clip all, each counted as at most the bound."""
-    if "second_moment_clip" in algorithm.trust_region:
+    if clips_by_second_moment(algorithm):
         counted = squares.clamp(max=bound)
     else:
         counted = squares[squares <= bound]
@@ -89,13 +96,14 @@ def find_second_moment_bound(count_and_sum: Callable[[float], tuple[float, float
 
 
 def token_veto(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """keep a sequence iff no rho_t < veto_low
+    """keep a sequence iff no rho_t < low
 
     Source: the catastrophic-token veto of verl's rollout correction (2025).
     Use: a response with one token that the trainer holds nearly impossible was corrupted on the way.
-    Fails: long stale responses meet such a token by chance; a veto_low that is too high starves the run.
+    Fails: long stale responses meet such a token by chance; a bound that is too high starves the run.
     """
-    is_impossible = bounded_ratio(inputs.proximal, inputs.behavior) < algorithm.veto_low
+    low = chosen(algorithm.rejection, TokenVeto).low
+    is_impossible = bounded_ratio(inputs.proximal, inputs.behavior) < low
     return sequence_total(is_impossible.to(inputs.proximal.dtype), inputs) == 0
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs, bounded_exp, bounded_ratio, sequence_mean, through_own_token
-from asyncrl.recipe import Algorithm
+from asyncrl.recipe import Algorithm, PpoClip, Sapo, chosen
 
 
 def reinforce(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -38,10 +38,10 @@ def ppo_clip(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     ratio = bounded_ratio(inputs.current, anchor(inputs, algorithm))
     clipped = ratio.clamp(*clip_range(algorithm))
     losses = -torch.minimum(ratio * inputs.advantages, clipped * inputs.advantages)
-    if algorithm.dual_clip is None:
+    dual_clip = chosen(algorithm.surrogate, PpoClip).dual_clip
+    if dual_clip is None:
         return losses
-    ceiling = -algorithm.dual_clip * inputs.advantages
-    return torch.where(inputs.advantages < 0, torch.minimum(losses, ceiling), losses)
+    return torch.where(inputs.advantages < 0, torch.minimum(losses, -dual_clip * inputs.advantages), losses)
 
 
 def ratio(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -58,7 +58,7 @@ def ratio(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
 
 
 def sapo(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """-A (4 / tau) sigmoid(tau (r - 1)), tau = sapo_tau_positive where A > 0, else sapo_tau_negative
+    """-A (4 / tau) sigmoid(tau (r - 1)), tau = tau_positive where A > 0, else tau_negative
 
     Source: SAPO, Qwen team 2025 (arXiv 2511.20347), with 1.0 and 1.05; verl computes it under sequence_mean.
     Use: in place of a clip: the gradient falls smoothly on both sides of r = 1, faster where A < 0.
@@ -66,7 +66,8 @@ def sapo(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     that moved against its advantage is damped like one that overshot.
     """
     moved = bounded_ratio(inputs.current, anchor(inputs, algorithm))
-    steep = moved.new_tensor([algorithm.sapo_tau_negative, algorithm.sapo_tau_positive])
+    taus = chosen(algorithm.surrogate, Sapo)
+    steep = moved.new_tensor([taus.tau_negative, taus.tau_positive])
     tau = steep[(inputs.advantages > 0).long()]
     return -inputs.advantages * 4 / tau * torch.sigmoid(tau * (moved - 1))
 
@@ -150,9 +151,10 @@ def _clips_by_token(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     """Where the token lost its gradient because its own ratio moved far enough."""
     ratio = bounded_ratio(inputs.current, anchor(inputs, algorithm))
     is_clipped = _is_beyond(ratio, inputs, algorithm)
-    if algorithm.dual_clip is None:
+    surrogate = algorithm.surrogate
+    if not isinstance(surrogate, PpoClip) or surrogate.dual_clip is None:
         return is_clipped
-    return is_clipped | ((inputs.advantages < 0) & (ratio > algorithm.dual_clip))
+    return is_clipped | ((inputs.advantages < 0) & (ratio > surrogate.dual_clip))
 
 
 def _clips_by_sequence(inputs: LossInputs, algorithm: Algorithm) -> Tensor:

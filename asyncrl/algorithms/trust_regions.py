@@ -18,13 +18,15 @@ from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs, pushes_on, sequence_mean
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe.algorithm_terms import BinaryKl, Ipo, Kpop, OffPolicySequence, TotalVariation
+from asyncrl.recipe.terms import chosen
 
 M2PO_LOW, M2PO_HIGH = 0.7, 1.5
 """Ratios between which second_moment_clip never clips, as in its authors' code."""
 
 
 def dppo_tv(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """inside unless A > 0 and p - m > tv_limit, or A < 0 and p - m < -tv_limit
+    """inside unless A > 0 and p - m > limit, or A < 0 and p - m < -limit
 
     Source: DPPO with total variation, arXiv 2602.04879 (2026); its script has 0.15, prime-rl had 0.2.
     Use: in place of PPO's clip, which binds on rare tokens first: a difference of probabilities leaves these
@@ -32,44 +34,45 @@ def dppo_tv(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     Fails: a rare token may grow by any factor before it is stopped.
     """
     moved = _probability(inputs.current) - _probability(inputs.behavior)
-    return ~pushes_on(moved, inputs) | (moved.abs() <= algorithm.tv_limit)
+    return ~pushes_on(moved, inputs) | (moved.abs() <= chosen(algorithm.trust_region, TotalVariation).limit)
 
 
 def dppo_kl(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """inside unless A > 0 and p > m, or A < 0 and p < m, and D(m, p) > kl_limit
+    """inside unless A > 0 and p > m, or A < 0 and p < m, and D(m, p) > limit
 
     Source: DPPO with the binary KL, arXiv 2602.04879 (2026); its script has 0.05.
     Use: as dppo_tv, and tokens that were near certain are stopped sooner.
     Fails: as dppo_tv: a rare token may grow by any factor before it is stopped.
     """
     moved = inputs.current.detach() - inputs.behavior
-    return ~pushes_on(moved, inputs) | (_binary_kl(inputs.behavior, inputs.current) <= algorithm.kl_limit)
+    limit = chosen(algorithm.trust_region, BinaryKl).limit
+    return ~pushes_on(moved, inputs) | (_binary_kl(inputs.behavior, inputs.current) <= limit)
 
 
 def ipo(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """inside iff |p - m| <= probability_limit, whatever the sign of A
+    """inside iff |p - m| <= limit, whatever the sign of A
 
     Source: prime-rl's default since August 2026 (pull request 3418), with 0.3 and surrogate ratio.
     Use: very stale data: also what drifted against its advantage is no evidence of the policy any longer.
     Fails: a token that left its region, whatever for, is not led back unless KL or entropy do it.
     """
     moved = _probability(inputs.current) - _probability(inputs.behavior)
-    return moved.abs() <= algorithm.probability_limit
+    return moved.abs() <= chosen(algorithm.trust_region, Ipo).limit
 
 
 def kpop(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """inside iff max(D(p, m), D(m, p)) <= kpop_limit
+    """inside iff max(D(p, m), D(m, p)) <= limit
 
     Source: KPop, Ling Team 2026, ringtech.notion.site/kpop.
     Use: engines that disagree on few tokens: rare tokens may differ by a large factor, certain ones may not.
     Fails: symmetric: drops tokens that training has moved the right way.
     """
     there, back = _binary_kl(inputs.current, inputs.behavior), _binary_kl(inputs.behavior, inputs.current)
-    return torch.maximum(there, back) <= algorithm.kpop_limit
+    return torch.maximum(there, back) <= chosen(algorithm.trust_region, Kpop).limit
 
 
 def off_policy_sequence(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
-    """inside unless A < 0 and mean_t ln(m_t / p_t) > sequence_limit
+    """inside unless A < 0 and mean_t ln(m_t / p_t) > limit
 
     Source: DeepSeek-V3.2 2025 (arXiv 2512.02556, eq. 9), against the policy that sampled, so that one
     optimizer step per batch does not disarm it.
@@ -77,13 +80,14 @@ def off_policy_sequence(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     Fails: a mean over a long response hides the few tokens that moved; right answers are never stopped.
     """
     means = sequence_mean(inputs.behavior - inputs.current.detach(), inputs)
-    return (inputs.advantages >= 0) | (means <= algorithm.sequence_limit)
+    limit = chosen(algorithm.trust_region, OffPolicySequence).limit
+    return (inputs.advantages >= 0) | (means <= limit)
 
 
 def second_moment_clip(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     """inside unless A > 0 and p / m > max(e^tau, 1.5), or A < 0 and p / m < min(e^-tau, 0.7); tau is the
     largest for which the mean of min((log q / m)^2, tau^2) over the tokens that move away is <=
-    second_moment_limit, q the policy before the batch (in training, where the proximal is interpolated)
+    limit, q the policy before the batch (in training, where the proximal is interpolated)
 
     Source: M2PO as its authors' code has it (arXiv 2510.01161, 2025), over the tokens of an optimizer step,
     of all micro-batches and ranks; theirs is per micro-batch.

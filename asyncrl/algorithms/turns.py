@@ -76,7 +76,7 @@ def turns(
         )
         for turn in range(size)
     ]
-    if algorithm.advantage == "grpo":
+    if algorithm.advantage.name == "grpo":
         found = _scaled_once(columns, algorithm)
     else:
         found = [group_advantages(column, advantage, algorithm) for column in columns]

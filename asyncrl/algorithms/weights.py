@@ -1,7 +1,7 @@
 """Importance weights: what a token sampled by mu is worth to the proximal policy. Never a gradient in them.
 
 Below, rho = pi_prox / mu of one token and prod rho that of its sequence, over all its tokens that count, also
-those that a rejection takes out; C is importance_cap, F importance_floor, [lo, hi] is [mask_low, mask_high].
+those that a rejection takes out; C is cap, F floor, [lo, hi] is [mask_low, mask_high].
 A weight scales the gradient of its token; under gmpo the geometric mean of a sequence's weights does.
 Shapes: T response tokens.
 """
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs, bounded_exp, bounded_ratio, sequence_total
-from asyncrl.recipe import Algorithm
+from asyncrl.recipe import Algorithm, SequenceMasked, Truncated, chosen
 
 
 def none(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -32,7 +32,8 @@ def truncated(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     Fails: a token weight ignores that the prefix was unlikely too; biased where the cap binds.
     """
     ratio = bounded_ratio(inputs.proximal, inputs.behavior)
-    return ratio.clamp(algorithm.importance_floor, algorithm.importance_cap)
+    bounds = chosen(algorithm.importance_weight, Truncated)
+    return ratio.clamp(bounds.floor, bounds.cap)
 
 
 def sequence_truncated(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -43,7 +44,8 @@ def sequence_truncated(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     Fails: the log of prod rho grows with the length, so most long responses weigh nearly 0 or exactly C.
     """
     log_ratio = sequence_total(inputs.proximal - inputs.behavior, inputs)
-    return bounded_exp(log_ratio).clamp(algorithm.importance_floor, algorithm.importance_cap)
+    bounds = chosen(algorithm.importance_weight, Truncated)
+    return bounded_exp(log_ratio).clamp(bounds.floor, bounds.cap)
 
 
 def masked(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -66,7 +68,7 @@ def sequence_masked(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     Fails: prod rho widens with the length, so that long responses are dropped for being long.
     """
     ratio = bounded_exp(sequence_total(inputs.proximal - inputs.behavior, inputs))
-    return torch.where(ratio <= algorithm.importance_cap, ratio, torch.zeros_like(ratio))
+    return torch.where(ratio <= chosen(algorithm.importance_weight, SequenceMasked).cap, ratio, 0.0)
 
 
 WEIGHTS = {
@@ -76,5 +78,3 @@ WEIGHTS = {
     "masked": masked,
     "sequence_masked": sequence_masked,
 }
-CAPPED = ("truncated", "sequence_truncated")
-"""Weights that are clamped to importance_cap."""

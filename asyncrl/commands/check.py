@@ -28,6 +28,7 @@ from asyncrl.observe.terminal.table import warn_on_stderr
 from asyncrl.readers.trackers.tracker import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, shown
+from asyncrl.recipe.former_keys import translate_file
 from asyncrl.recipe.notes import notes, preset_in_short
 from asyncrl.rollout.agents.kit import agent_in_short
 from asyncrl.run.folder import RunFolder
@@ -36,18 +37,24 @@ from asyncrl.turns.shown import history_notes, turns_in_short
 HELP = "Validate a recipe and its data, print what it sets and what would run where."
 EXAMPLES = (
     "asyncrl check recipes/r1_zero_arithmetic_cpu.yaml",
+    "asyncrl check my_recipe.yaml --translate",
     "asyncrl check recipes/r1_zero_arithmetic_cpu.yaml trainer.num_steps=20 algorithm.preset=dapo",
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe(parser)
+    parser.add_argument(
+        "--translate", action="store_true", help="rewrite a file with keys as they were before, and end"
+    )
     parser.add_argument("--all", action="store_true", help="print every key, defaults included")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0 when the recipe would run. Raises InputError when not."""
     warn_on_stderr()
+    if arguments.translate:
+        return _translate(arguments.recipe)
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     check_names(recipe)
     recipe = fetch_models(recipe)
@@ -84,6 +91,13 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"# note      {note}")
     for remark in [*folder.resumption.remarks, *remarks] if resumes else []:
         print(f"# {remark}")
+    return 0
+
+
+def _translate(path: Path) -> int:
+    """Rewrites the recipe or overlay at `path` where it has former keys. Raises InputError."""
+    for line in translate_file(path) or ["no key of it has another name now"]:
+        print(f"{shown(path)}: {line}")
     return 0
 
 

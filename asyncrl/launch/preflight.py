@@ -287,7 +287,7 @@ def check_machine(
     # One more is being written, and one may be the best.
     num_checkpoints = recipe.trainer.keep_checkpoints + 1 + recipe.trainer.keep_best
     trained = num_parameters(shape) * (1 + recipe.algorithm.needs_critic())
-    kept = num_parameters(shape) * (recipe.algorithm.reference_refresh_steps > 0)
+    kept = num_parameters(shape) * (recipe.algorithm.kl.refresh_steps > 0)
     disk = MIN_DISK_BYTES + (20 * trained + 4 * kept) * num_checkpoints
     if free < disk:
         raise InputError(

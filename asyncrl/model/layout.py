@@ -65,7 +65,7 @@ def make_layout(recipe: Recipe, *, on_gpu: bool | None = None) -> Layout:
     is_distributed, overlaps_gradients = parallel.distributed_optimizer, parallel.overlap_grad_reduce
     if is_distributed is None:
         # Muon takes its steps on whole matrices.
-        is_distributed = on_gpu and section.optimizer == "adam"
+        is_distributed = on_gpu and section.optimizer.name == "adam"
     if overlaps_gradients is None:
         # Context-parallel ranks share gradients and optimizer as data-parallel ones do.
         overlaps_gradients = is_distributed and data * parallel.context > 1 and on_gpu

@@ -49,7 +49,7 @@ class AdamStates:
             widths[section.exp_avg_dtype],
             widths[section.exp_avg_sq_dtype],
             section.optimizer_cpu_offload,
-            section.optimizer == "muon",
+            section.optimizer.name == "muon",
         )
 
 

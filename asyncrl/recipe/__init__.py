@@ -4,6 +4,14 @@ The classes are imported from here; file.py reads and writes recipes, keys.py li
 """
 
 from asyncrl.recipe.algorithm import Algorithm as Algorithm
+from asyncrl.recipe.algorithm_terms import AsymRe as AsymRe
+from asyncrl.recipe.algorithm_terms import Gdpo as Gdpo
+from asyncrl.recipe.algorithm_terms import PassAtK as PassAtK
+from asyncrl.recipe.algorithm_terms import PpoClip as PpoClip
+from asyncrl.recipe.algorithm_terms import Sapo as Sapo
+from asyncrl.recipe.algorithm_terms import SequenceMasked as SequenceMasked
+from asyncrl.recipe.algorithm_terms import Truncated as Truncated
+from asyncrl.recipe.algorithm_terms import WReinforce as WReinforce
 from asyncrl.recipe.recipe import Recipe as Recipe
 from asyncrl.recipe.sections.agent import Agent as Agent
 from asyncrl.recipe.sections.alarms import Alarms as Alarms
@@ -27,3 +35,5 @@ from asyncrl.recipe.sections.turns import Turns as Turns
 from asyncrl.recipe.sections.verifying import Verifying as Verifying
 from asyncrl.recipe.sources import ColumnMapping as ColumnMapping
 from asyncrl.recipe.sources import Source as Source
+from asyncrl.recipe.terms import OwnFunction as OwnFunction
+from asyncrl.recipe.terms import chosen as chosen

@@ -1,16 +1,18 @@
 """The section `algorithm`, with the checks of its terms against each other."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import model_validator
 
+from asyncrl.recipe.algorithm_terms import ClipCov, GeometricMean, SequenceMasked, TokenVeto, Truncated
 from asyncrl.recipe.sections.algorithm import (
     CLIP_RANGES,
     SCALED_ADVANTAGES,
-    SURROGATE_NAMES,
     TURN_ADVANTAGES,
     AlgorithmKeys,
 )
+from asyncrl.recipe.terms import Term, name_of
 
 
 class Algorithm(AlgorithmKeys):
@@ -21,7 +23,7 @@ class Algorithm(AlgorithmKeys):
     def _fill_in_clip_range(cls, raw: Any) -> Any:
         if not isinstance(raw, dict):
             return raw
-        low, high = CLIP_RANGES.get(str(raw.get("surrogate", "ppo_clip")), (0.2, 0.2))
+        low, high = CLIP_RANGES.get(str(name_of(raw.get("surrogate")) or "ppo_clip"), (0.2, 0.2))
         return {"clip_low": low, "clip_high": high, **raw}
 
     @model_validator(mode="after")
@@ -32,55 +34,46 @@ class Algorithm(AlgorithmKeys):
 
 
 def _check_ranges(algorithm: AlgorithmKeys) -> None:
-    for kind, low, high in (
-        ("mask", algorithm.mask_low, algorithm.mask_high),
-        ("geometric", algorithm.geometric_low, algorithm.geometric_high),
-        ("clip_cov", algorithm.clip_cov_low, algorithm.clip_cov_high),
-    ):
-        if low >= high:
+    ranges = [("mask_low", algorithm.mask_low, "mask_high", algorithm.mask_high)]
+    ranges += [
+        (f"{place}.low", term.low, f"{place}.high", term.high)
+        for place, term in _terms(algorithm)
+        if isinstance(term, (GeometricMean, ClipCov))
+    ]
+    ranges += [
+        (f"{place}.floor", term.floor, f"{place}.cap", term.cap)
+        for place, term in _terms(algorithm)
+        if isinstance(term, Truncated)
+    ]
+    for low, least, high, most in ranges:
+        if least >= most:
             raise ValueError(
-                f"algorithm.{kind}_low is {low} but algorithm.{kind}_high is {high}: the range "
-                f"is empty. Lower algorithm.{kind}_low or raise algorithm.{kind}_high."
+                f"algorithm.{low} is {least} but algorithm.{high} is {most}: the range is empty. Lower "
+                f"algorithm.{low} or raise algorithm.{high}."
             )
+
+
+def _terms(algorithm: AlgorithmKeys) -> Iterator[tuple[str, Term]]:
+    """Terms that have bounds, with their places as an override writes them."""
+    yield "importance_weight", algorithm.importance_weight
+    for term in algorithm.rejection:
+        yield f"rejection.{term.name}", term
+    yield "entropy_control", algorithm.entropy_control
 
 
 def _check_behavior(algorithm: AlgorithmKeys) -> None:
     """Clips around the behavior policy."""
-    if algorithm.clip_around == "behavior" and algorithm.importance_weight != "none":
+    if algorithm.clip_around == "behavior" and algorithm.importance_weight.name != "none":
         raise ValueError(
             f"algorithm.clip_around is behavior and algorithm.importance_weight is "
-            f"{algorithm.importance_weight}: the same ratio would count twice. Set "
+            f"{algorithm.importance_weight.name}: the same ratio would count twice. Set "
             f"algorithm.importance_weight to none, or algorithm.clip_around to proximal."
         )
-    if algorithm.clip_around == "behavior" and algorithm.surrogate == "reinforce":
+    if algorithm.clip_around == "behavior" and algorithm.surrogate.name == "reinforce":
         raise ValueError(
             "algorithm.clip_around is behavior but algorithm.surrogate reinforce has no ratio: nothing "
             "would correct for the behavior policy. Set algorithm.clip_around to proximal and "
             "algorithm.importance_weight to truncated, or algorithm.surrogate to cispo."
-        )
-
-
-def _check_bounds(algorithm: AlgorithmKeys) -> None:
-    """Bounds that a term does not have."""
-    if (
-        algorithm.dual_clip is not None
-        and algorithm.surrogate in SURROGATE_NAMES
-        and algorithm.surrogate != "ppo_clip"
-    ):
-        raise ValueError(
-            f"algorithm.dual_clip is {algorithm.dual_clip} but algorithm.surrogate {algorithm.surrogate} "
-            f"has no second bound. Remove algorithm.dual_clip, or set algorithm.surrogate to ppo_clip."
-        )
-    if algorithm.importance_floor >= algorithm.importance_cap:
-        raise ValueError(
-            f"algorithm.importance_floor is {algorithm.importance_floor} but algorithm.importance_cap is "
-            f"{algorithm.importance_cap}: every weight would be the same. Lower algorithm.importance_floor."
-        )
-    if algorithm.importance_floor and algorithm.importance_weight in ("none", "masked", "sequence_masked"):
-        raise ValueError(
-            f"algorithm.importance_floor is {algorithm.importance_floor} but algorithm.importance_weight "
-            f"{algorithm.importance_weight} has no lower bound. Remove algorithm.importance_floor, or set "
-            f"algorithm.importance_weight to truncated or sequence_truncated."
         )
 
 
@@ -93,7 +86,7 @@ def _check_proximal(algorithm: AlgorithmKeys) -> None:
             "against a proximal policy. Set algorithm.clip_around to proximal, or remove "
             "algorithm.proximal."
         )
-    if algorithm.surrogate == "reinforce":
+    if algorithm.surrogate.name == "reinforce":
         raise ValueError(
             "algorithm.proximal is interpolated but algorithm.surrogate reinforce has no ratio: the part "
             "of the staleness that importance weights leave to it would go uncorrected. Set "
@@ -101,38 +94,18 @@ def _check_proximal(algorithm: AlgorithmKeys) -> None:
         )
 
 
-def _check_entropy_target(algorithm: AlgorithmKeys) -> None:
-    if (
-        algorithm.entropy_target is not None
-        and algorithm.entropy_coefficient > algorithm.max_entropy_coefficient
-    ):
+def _check_entropy_bonus(algorithm: AlgorithmKeys) -> None:
+    bonus = algorithm.entropy_bonus
+    if bonus.target is not None and bonus.coefficient > bonus.max_coefficient:
         raise ValueError(
-            f"algorithm.entropy_coefficient is {algorithm.entropy_coefficient} but under "
-            f"algorithm.entropy_target it is at most algorithm.max_entropy_coefficient, "
-            f"{algorithm.max_entropy_coefficient}. Lower the first or raise the last."
+            f"algorithm.entropy_bonus.coefficient is {bonus.coefficient} but under "
+            f"algorithm.entropy_bonus.target it is at most algorithm.entropy_bonus.max_coefficient, "
+            f"{bonus.max_coefficient}. Lower the first or raise the last."
         )
 
 
-def _check_entropy_keys(algorithm: AlgorithmKeys) -> None:
-    """Keys of what is off."""
-    control, has_target = algorithm.entropy_control, algorithm.entropy_target is not None
-    for key, is_used, switch in (
-        ("covariance_share", control != "none", "entropy_control to clip_cov or kl_cov"),
-        ("clip_cov_low", control == "clip_cov", "entropy_control to clip_cov"),
-        ("clip_cov_high", control == "clip_cov", "entropy_control to clip_cov"),
-        ("kl_cov_coefficient", control == "kl_cov", "entropy_control to kl_cov"),
-        ("entropy_step", has_target, "entropy_target"),
-        ("max_entropy_coefficient", has_target, "entropy_target"),
-    ):
-        if not is_used and getattr(algorithm, key) != AlgorithmKeys.model_fields[key].default:
-            raise ValueError(
-                f"algorithm.{key} is {getattr(algorithm, key)} but nothing uses it. Remove it, or set "
-                f"algorithm.{switch}."
-            )
-
-
 def _check_credit(algorithm: AlgorithmKeys) -> None:
-    if algorithm.credit == "outcome" or algorithm.advantage in TURN_ADVANTAGES:
+    if algorithm.credit == "outcome" or algorithm.advantage.name in TURN_ADVANTAGES:
         return
     if algorithm.needs_critic():
         raise ValueError(
@@ -140,95 +113,78 @@ def _check_credit(algorithm: AlgorithmKeys) -> None:
             "token already. Remove algorithm.credit."
         )
     raise ValueError(
-        f"algorithm.credit is turns but algorithm.advantage {algorithm.advantage} is defined for the rewards "
-        f"of whole trajectories alone. Set algorithm.credit to outcome, or algorithm.advantage to one of "
-        f"{', '.join(TURN_ADVANTAGES)}."
+        f"algorithm.credit is turns but algorithm.advantage {algorithm.advantage.name} is defined "
+        f"for the rewards of whole trajectories alone. Set algorithm.credit to outcome, or "
+        f"algorithm.advantage to one of {', '.join(TURN_ADVANTAGES)}."
     )
 
 
 def _check_kl(algorithm: AlgorithmKeys) -> None:
-    if algorithm.has_kl_reward() and algorithm.kl_estimator in ("k3_plus", "unbiased"):
+    if algorithm.has_kl_reward() and algorithm.kl.estimator in ("k3_plus", "unbiased"):
         raise ValueError(
-            f"algorithm.kl_estimator is {algorithm.kl_estimator}, which is a gradient, but algorithm.kl_in "
-            f"is reward, which takes a value. Set algorithm.kl_estimator to k1, or algorithm.kl_in to loss."
+            f"algorithm.kl.estimator is {algorithm.kl.estimator}, which is a gradient, but "
+            f"algorithm.kl.place is reward, which takes a value. Set algorithm.kl.estimator to k1, or "
+            f"algorithm.kl.place to loss."
         )
-    if "second_moment" in algorithm.rejection and "second_moment_clip" in algorithm.trust_region:
+    names = {term.name for term in (*algorithm.rejection, *algorithm.trust_region)}
+    if {"second_moment", "second_moment_clip"} <= names:
         raise ValueError(
             "algorithm.rejection has second_moment and algorithm.trust_region has second_moment_clip: "
-            "both are M2PO, and share algorithm.second_moment_limit. Remove one of them."
+            "both are M2PO, and there is one bound. Remove one of them."
         )
 
 
 def _check_scale(algorithm: AlgorithmKeys) -> None:
-    if algorithm.divides_by_batch_std and algorithm.advantage in SCALED_ADVANTAGES:
+    if algorithm.divides_by_batch_std and algorithm.advantage.name in SCALED_ADVANTAGES:
         raise ValueError(
-            f"algorithm.divides_by_batch_std is true but algorithm.advantage {algorithm.advantage} has a "
-            f"scale of its own already. Set algorithm.advantage to one without, such as dr_grpo, or "
+            f"algorithm.divides_by_batch_std is true but algorithm.advantage {algorithm.advantage.name} has "
+            f"a scale of its own already. Set algorithm.advantage to one without, such as dr_grpo, or "
             f"set algorithm.divides_by_batch_std to false."
         )
-    if algorithm.advantage == "gdpo" and (
-        algorithm.overlong_buffer_tokens or algorithm.cut_off_reward is not None
-    ):
-        key = "overlong_buffer_tokens" if algorithm.overlong_buffer_tokens else "cut_off_reward"
+    overlong, cut_off = algorithm.overlong.buffer_tokens, algorithm.cut_off_reward
+    key, value = ("overlong.buffer_tokens", overlong) if overlong else ("cut_off_reward", cut_off)
+    if algorithm.advantage.name == "gdpo" and value is not None:
         raise ValueError(
-            f"algorithm.{key} is {getattr(algorithm, key)}, which changes the reward, but "
-            f"algorithm.advantage gdpo takes the named scores of verdicts. Remove algorithm.{key}, and let a "
-            f"part of the verifier judge the length."
+            f"algorithm.{key} is {value}, which changes the reward, but algorithm.advantage gdpo takes the "
+            f"named scores of verdicts. Remove algorithm.{key}, and let a part of the verifier judge the "
+            f"length."
         )
-    if algorithm.advantage == "max_rl" and (
-        algorithm.overlong_buffer_tokens or (algorithm.cut_off_reward or 0) < 0
-    ):
-        key = "overlong_buffer_tokens" if algorithm.overlong_buffer_tokens else "cut_off_reward"
+    if algorithm.advantage.name == "max_rl" and (overlong or (cut_off or 0) < 0):
         raise ValueError(
-            f"algorithm.{key} is {getattr(algorithm, key)}, which makes rewards negative, but "
-            f"algorithm.advantage max_rl divides by their mean, which must be above 0. Remove "
-            f"algorithm.{key}, or set algorithm.advantage to another one, such as grpo."
+            f"algorithm.{key} is {value}, which makes rewards negative, but algorithm.advantage max_rl "
+            f"divides by their mean, which must be above 0. Remove algorithm.{key}, or set "
+            f"algorithm.advantage to another one, such as grpo."
         )
 
 
 def _check_ratio_of_one(algorithm: AlgorithmKeys) -> None:
     """A ratio of 1 is that of every token of the current policy, which a range must not exclude."""
-    for key, low, high in (
-        ("mask_low", algorithm.mask_low, 1.0),
-        ("mask_high", 1.0, algorithm.mask_high),
-        ("geometric_low", algorithm.geometric_low, 1.0),
-        ("geometric_high", 1.0, algorithm.geometric_high),
-        ("importance_cap", 1.0, algorithm.importance_cap),
-        ("importance_floor", algorithm.importance_floor, 1.0),
-        ("veto_low", algorithm.veto_low, 1.0),
-    ):
+    bounds = [("mask_low", algorithm.mask_low, 1.0), ("mask_high", 1.0, algorithm.mask_high)]
+    for place, term in _terms(algorithm):
+        if isinstance(term, (GeometricMean, TokenVeto)):
+            bounds.append((f"{place}.low", term.low, 1.0))
+        if isinstance(term, GeometricMean):
+            bounds.append((f"{place}.high", 1.0, term.high))
+        if isinstance(term, (Truncated, SequenceMasked)):
+            bounds.append((f"{place}.cap", 1.0, term.cap))
+        if isinstance(term, Truncated):
+            bounds.append((f"{place}.floor", term.floor, 1.0))
+    for key, low, high in bounds:
         if low > high:
             side, verb = ("at least", "Raise") if low == 1.0 else ("at most", "Lower")
             raise ValueError(
-                f"algorithm.{key} is {getattr(algorithm, key)}, which excludes a ratio of 1: that of every "
-                f"token of the current policy. Expected {side} 1. {verb} algorithm.{key}."
+                f"algorithm.{key} is {high if low == 1.0 else low}, which excludes a ratio of 1: that of "
+                f"every token of the current policy. Expected {side} 1. {verb} algorithm.{key}."
             )
-
-
-def _check_refresh(algorithm: AlgorithmKeys) -> None:
-    if algorithm.reference_refresh_steps and not algorithm.kl_coefficient:
-        raise ValueError(
-            f"algorithm.reference_refresh_steps is {algorithm.reference_refresh_steps} but "
-            f"algorithm.kl_coefficient is 0: there is no reference. Set algorithm.kl_coefficient, or "
-            f"remove algorithm.reference_refresh_steps."
-        )
-    if algorithm.refresh_resets_optimizer and not algorithm.reference_refresh_steps:
-        raise ValueError(
-            "algorithm.refresh_resets_optimizer is true but algorithm.reference_refresh_steps is 0: "
-            "nothing is refreshed. Set algorithm.reference_refresh_steps to 1 or more."
-        )
 
 
 _CHECKS = (
     _check_ranges,
     _check_behavior,
-    _check_bounds,
     _check_proximal,
-    _check_entropy_target,
-    _check_entropy_keys,
+    _check_entropy_bonus,
     _check_credit,
     _check_kl,
     _check_scale,
     _check_ratio_of_one,
-    _check_refresh,
 )

@@ -7,7 +7,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from asyncrl.errors import did_you_mean
+from asyncrl.recipe.former_keys import refusal
 from asyncrl.recipe.near_keys import nearest_key, section_in
+from asyncrl.recipe.terms import owners
+from asyncrl.recipe.unread_keys import sentence
 from asyncrl.system.words import as_written, kind_of
 
 EXPECTED = {
@@ -36,7 +39,9 @@ def complaint(details: Any, root: type[BaseModel]) -> str:
         names = [part for part in place if part != _OF_KEYS]
         return f"{_key_that_is_no_text(names, value)}{_known(names, root) if kind == 'invalid_key' else ''}"
     if kind == "extra_forbidden":
-        return f"unknown key {location}.{_nearest(place, root)}"
+        return _unknown(place, location, value, root)
+    if kind == "term" and isinstance(value, dict):
+        value = value["name"]
     if kind == "missing":
         return f"{location} is missing and has no default."
     if kind == "value_error":
@@ -61,6 +66,18 @@ def _key_that_is_no_text(names: list[str | int], key: Any) -> str:
 
 def _known(names: list[str | int], root: type[BaseModel]) -> str:
     return f" Known here: {', '.join(_section_at(names[:-1], root).model_fields)}."
+
+
+def _unknown(place: tuple[str | int, ...], location: str, value: Any, root: type[BaseModel]) -> str:
+    if (former := refusal(location, value)) is not None:
+        return former
+    # The number of a term in a list belongs to the same key.
+    number = place_of(place)[-1]
+    term = ".".join(part for part in place_of(place)[:-1] if not part.isdigit())
+    if names := [*owners(f"{term}.{number}", root)]:
+        choice = f"{{name: {names[0]}, {number}: {as_written(value)}}}"
+        return sentence(location, value, f"{term} to {choice} ({number} belongs to {', '.join(names)})")
+    return f"unknown key {location}.{_nearest(place, root)}"
 
 
 def _nearest(location: tuple[str | int, ...], root: type[BaseModel]) -> str:

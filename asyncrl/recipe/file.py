@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe, markers, shipped
 from asyncrl.recipe.complaint import complaint, place_of
 from asyncrl.recipe.data_files import is_data_file
+from asyncrl.recipe.former_keys import as_now
 from asyncrl.recipe.markers import (
     CHANGEABLE,
     OBJECT,
@@ -33,6 +34,7 @@ from asyncrl.recipe.markers import (
     is_marked,
     marked,
 )
+from asyncrl.recipe.terms import OwnFunction, Term, inner_kind, merged, name_of, spread
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.system.files import read_text
 from asyncrl.system.hub import is_hub_id
@@ -78,6 +80,8 @@ def model_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def _resolve(raw: dict[str, Any], folder: Path, source: str, overrides: Sequence[str]) -> Recipe:
     raw.setdefault("run_folder", Recipe.model_fields["run_folder"].default)
+    if _is_recorded(raw, folder):
+        raw = as_now(raw)
     make_absolute(raw, folder, raw)
     _follow_move(raw, folder)
     for override in overrides:
@@ -185,14 +189,31 @@ def shown(path: Path) -> Path:
 
 def _apply_override(raw: dict[str, Any], override: str) -> None:
     *parents, last = _key_of(override).split(".")
-    place = raw
+    place: Any = raw
+    kind: type[BaseModel] | None = Recipe
     for parent in parents:
-        if place.get(parent) is None:
-            place[parent] = {}
-        place = place[parent]
-        if not isinstance(place, dict):
+        if isinstance(place, list):
+            place = _term_in(place, parent, override)
+            continue
+        kind = inner_kind(kind, parent)
+        found = spread(place.get(parent), kind)
+        place[parent] = place = {} if found is None else found
+        is_section = isinstance(place, dict) or (isinstance(place, list) and kind is OwnFunction)
+        if not is_section:
             raise InputError(f'"{override}": {parent} is a value, not a section.')
+    if isinstance(place, list):
+        raise InputError(f'"{override}": write the number after the term, such as {last}.limit.')
     place[last] = _value_of(override, Path.cwd(), raw)
+
+
+def _term_in(terms: list[Any], name: str, override: str) -> dict[str, Any]:
+    """The term of that name in a list, as a mapping that stands in the list. Raises InputError."""
+    for place, term in enumerate(terms):
+        if name_of(term) == name:
+            terms[place] = spread(term, Term)
+            return terms[place]  # type: ignore[no-any-return]
+    known = ", ".join(str(name_of(term)) for term in terms) or "none"
+    raise InputError(f'"{override}": the list has no term {name}, but {known}.')
 
 
 def absolute_override(override: str, folder: Path) -> str:
@@ -236,16 +257,7 @@ def _apply_overlay(raw: dict[str, Any], path: Path) -> None:
     found = shipped.find(path, "overlay")
     overlay = _read_yaml(found.file, kind="overlay")
     make_absolute(overlay, found.folder, raw)
-    _merge(raw, overlay)
-
-
-def _merge(raw: dict[str, Any], overlay: dict[str, Any]) -> None:
-    for key, value in overlay.items():
-        there = raw.get(key)
-        if isinstance(there, dict) and isinstance(value, dict):
-            _merge(there, value)
-        else:
-            raw[key] = value
+    raw.update(merged(raw, overlay, Recipe))
 
 
 def make_absolute(raw: dict[str, Any], folder: Path, recipe: dict[str, Any]) -> None:
@@ -264,6 +276,11 @@ def _is_hub_id(path: str, folder: Path, recipe: dict[str, Any]) -> bool:
     made = prepare.get("folder") if isinstance(prepare, dict) else None
     is_made = isinstance(made, str) and Path(absolute(path, folder)).is_relative_to(absolute(made, folder))
     return is_hub_id(path, folder) and not is_data_file(path) and not is_made
+
+
+def _is_recorded(raw: dict[str, Any], folder: Path) -> bool:
+    """Whether `raw` is the resolved recipe of a run."""
+    return (folder / JOURNAL).is_file() or raw.get("run_folder") == absolute(".", folder)
 
 
 def _follow_move(raw: dict[str, Any], folder: Path) -> None:

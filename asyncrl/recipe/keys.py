@@ -9,6 +9,7 @@ from asyncrl.errors import InputError, did_you_mean
 from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked
 from asyncrl.recipe.near_keys import nearest_key
 from asyncrl.recipe.recipe import Recipe
+from asyncrl.recipe.terms import TERMS
 
 TITLE = "# Recipe keys\n\nWhat `asyncrl keys` prints: every key of a recipe with its kind and default.\n"
 
@@ -48,7 +49,7 @@ def _entries(
     for key, value in section["properties"].items():
         choices = [choice for choice in (value, *value.get("anyOf", ())) if choice.get("type") != "null"]
         references = [choice["$ref"] for choice in choices if "$ref" in choice]
-        if references:
+        if references and TERMS not in value:
             inner[prefix + key] = sections[references[0].rpartition("/")[2]]
         else:
             yield prefix + key, _item(prefix + key, value, is_required=key in section.get("required", ()))
@@ -61,6 +62,9 @@ def _entries(
 def _mapping(name: str, value: dict[str, Any], sections: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The keys of the mapping that a key takes, among other kinds or in a list; data.train has explained
     those of others."""
+    if (terms := value.get("items", value)).get(TERMS):
+        yield from _numbers(name, terms, sections, is_list="items" in value)
+        return
     references = [
         choice["$ref"]
         for kind in value.get("anyOf", [value])
@@ -71,6 +75,24 @@ def _mapping(name: str, value: dict[str, Any], sections: dict[str, Any]) -> Iter
         return
     subsection = sections[references[0].rpartition("/")[2]]
     yield from _entries(subsection, sections, f"{name}.")
+
+
+def _numbers(
+    key: str, terms: dict[str, Any], sections: dict[str, Any], *, is_list: bool
+) -> Iterator[tuple[str, str]]:
+    """Numbers of the terms of a key, each with the names of its terms; of a list, below the term's name."""
+    found: dict[str, tuple[dict[str, Any], list[str]]] = {}
+    for choice in terms["oneOf"]:
+        kind = sections[choice["$ref"].rpartition("/")[2]]["properties"]
+        own = kind["name"]
+        names = own.get("enum", [own["const"]] if "const" in own else ["your own"])
+        for number, value in kind.items():
+            if number != "name":
+                place = f"{names[0]}.{number}" if is_list and names != ["your own"] else number
+                found.setdefault(place, (value, []))[1].extend(names)
+    for place, (value, names) in found.items():
+        text = _item(f"{key}.{place}", value, is_required=False)
+        yield f"{key}.{place}", text.replace("; ", f"; of {', '.join(names)}; ", 1)
 
 
 def _item(name: str, value: dict[str, Any], *, is_required: bool) -> str:
@@ -90,6 +112,8 @@ def _item(name: str, value: dict[str, Any], *, is_required: bool) -> str:
 
 
 def _kind(value: dict[str, Any]) -> str:
+    if TERMS in value:
+        return "name or mapping"
     if "oneOf" in value:
         return " or ".join(_kind(choice) for choice in value["oneOf"])
     if "anyOf" in value:

@@ -38,8 +38,9 @@ def marked(model: type[BaseModel], marker: Marker) -> tuple[str, ...]:
     for name, field in model.model_fields.items():
         if marker in field.metadata:
             found.append(name)
-        elif (inner := _subsection(field.annotation)) is not None:
-            found += [f"{name}.{key}" for key in marked(inner, marker)]
+        else:
+            inner = [key for kind in _subsections(field.annotation) for key in marked(kind, marker)]
+            found += [f"{name}.{key}" for key in dict.fromkeys(inner)]
     return tuple(found)
 
 
@@ -49,11 +50,19 @@ def is_marked(model: type[BaseModel], key: str, marker: Marker) -> bool:
 
 
 def value_at(section: BaseModel, key: str) -> Any:
-    """The value of a dotted key."""
+    """The value of a dotted key; None for a number of a term that is not chosen."""
     value: Any = section
     for name in key.split("."):
-        value = getattr(value, name)
+        value = getattr(value, name, None)
     return value
+
+
+def plain_at(section: BaseModel, key: str) -> Any:
+    """The value of a dotted key as plain data."""
+    found: Any = section.model_dump()
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
 
 
 def changed_texts(model: type[BaseModel], raw: dict[str, Any], change: Callable[[Marker, str], str]) -> None:
@@ -62,7 +71,7 @@ def changed_texts(model: type[BaseModel], raw: dict[str, Any], change: Callable[
     for name, field in model.model_fields.items():
         if raw.get(name) is not None:
             markers = [marker for marker in _OF_TEXTS if marker in field.metadata]
-            raw[name] = _changed(raw[name], markers, _mapping(field.annotation), change)
+            raw[name] = _changed(raw[name], markers, mapping_of(field.annotation), change)
 
 
 def _changed(
@@ -85,17 +94,17 @@ def _changed(
             return value
 
 
-def _subsection(annotation: Any) -> type[BaseModel] | None:
-    """The section that a key is, if it is one; not one of which it lists several."""
+def _subsections(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that a key may be; not one of which it lists several."""
     kinds = () if get_origin(annotation) is list else (annotation, *get_args(annotation))
-    return next((kind for kind in kinds if _is_model(kind)), None)
+    return [kind for kind in kinds if _is_model(kind)]
 
 
-def _mapping(annotation: Any) -> type[BaseModel] | None:
+def mapping_of(annotation: Any) -> type[BaseModel] | None:
     """The class of the mappings that a key may hold, at any depth of unions and lists."""
     if _is_model(annotation):
         return annotation  # type: ignore[no-any-return]
-    return next((found for inner in get_args(annotation) if (found := _mapping(inner)) is not None), None)
+    return next((found for inner in get_args(annotation) if (found := mapping_of(inner)) is not None), None)
 
 
 def _is_model(kind: Any) -> bool:

@@ -7,9 +7,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from asyncrl.recipe.terms import kinds_in, numbers_of
+
 MOST_NAMED = 3
 LEAST_ALIKE, LEAST_ALIKE_ELSEWHERE = 0.6, 0.7
 _OF_A_WORD = 0.9
+_OF_A_NUMBER = 0.95
+"""Share of the likeness that counts for a number of a term: its name, such as steps, is short."""
 _MOST_NESTED = 3
 """Sections in one another."""
 
@@ -21,19 +25,13 @@ def nearest_key(word: str, here: Iterable[str] = (), root: type[BaseModel] | Non
     own = [(likeness, name) for name in here if (likeness := _likeness(word, name)) >= LEAST_ALIKE]
     others = [
         (likeness, key)
-        for key in dotted_keys(root or _recipe())
-        if (likeness := _likeness_elsewhere(word, key.rpartition(".")[2])) >= LEAST_ALIKE_ELSEWHERE
+        for key, share in dotted_keys(root or _recipe())
+        if (likeness := share * _likeness_elsewhere(word, key.rpartition(".")[2])) >= LEAST_ALIKE_ELSEWHERE
     ]
     best = max((likeness for likeness, _ in (*own, *others)), default=None)
     meant = [name for likeness, name in own if likeness == best][:1]
     meant = meant or [key for likeness, key in others if likeness == best]
     return f" Did you mean {_listed(meant)}?" if meant else ""
-
-
-@lru_cache
-def dotted_keys(root: type[BaseModel], prefix: str = "") -> tuple[str, ...]:
-    """The keys of all sections, those of a section after it."""
-    return tuple(_keys(root, prefix))
 
 
 def section_in(kind: Any) -> type[BaseModel] | None:
@@ -44,11 +42,20 @@ def section_in(kind: Any) -> type[BaseModel] | None:
     return next((section for section in found if section is not None), None)
 
 
-def _keys(section: type[BaseModel], prefix: str) -> Iterator[str]:
+@lru_cache
+def dotted_keys(root: type[BaseModel]) -> tuple[tuple[str, float], ...]:
+    """The keys of all sections, those of a section after it, each with the share of its likeness."""
+    return tuple(_keys_of(root, ""))
+
+
+def _keys_of(section: type[BaseModel], prefix: str) -> Iterator[tuple[str, float]]:
     for name, field in section.model_fields.items():
-        yield prefix + name
-        if (inner := section_in(field.annotation)) is not None and prefix.count(".") < _MOST_NESTED:
-            yield from _keys(inner, f"{prefix}{name}.")
+        yield prefix + name, 1.0
+        if kinds := kinds_in(field.annotation):
+            numbers = dict.fromkeys(number for kind in kinds for number in numbers_of(kind))
+            yield from ((f"{prefix}{name}.{number}", _OF_A_NUMBER) for number in numbers)
+        elif (inner := section_in(field.annotation)) is not None and prefix.count(".") < _MOST_NESTED:
+            yield from _keys_of(inner, f"{prefix}{name}.")
 
 
 def _recipe() -> type[BaseModel]:

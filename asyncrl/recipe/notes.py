@@ -3,9 +3,10 @@
 from typing import Any
 
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.markers import value_at
+from asyncrl.recipe.markers import plain_at
 from asyncrl.recipe.presets import PRESETS
-from asyncrl.recipe.unused_keys import CLIPPED_SURROGATES, unused_keys
+from asyncrl.recipe.terms import agrees
+from asyncrl.recipe.unread_keys import CLIPPED_SURROGATES
 from asyncrl.system.words import as_written
 
 
@@ -20,7 +21,6 @@ def notes(recipe: Recipe) -> list[str]:
         *_masking_notes(recipe),
         *_repetition_notes(recipe),
         *_divergence_notes(recipe),
-        *_unused_notes(recipe),
         *_wait_notes(recipe),
     ]
 
@@ -28,7 +28,8 @@ def notes(recipe: Recipe) -> list[str]:
 def preset_in_short(recipe: Recipe, name: str) -> str:
     """The keys that a preset has set, and those that the recipe states otherwise."""
     keys = PRESETS[name].keys(recipe.rollout.max_new_tokens)
-    own = {key: value_at(recipe, key) for key, value in keys.items() if value_at(recipe, key) != value}
+    there = {key: plain_at(recipe, key) for key in keys}
+    own = {key: there[key] for key, value in keys.items() if not agrees(value, there[key])}
     words = f"{name} ({PRESETS[name].source}): {_listed({key: keys[key] for key in keys if key not in own})}"
     return f"{words}; stated otherwise: {_listed(own)}" if own else words
 
@@ -39,7 +40,7 @@ def _listed(keys: dict[str, Any]) -> str:
 
 def _clip_notes(recipe: Recipe) -> list[str]:
     algorithm, steps = recipe.algorithm, recipe.trainer.optimizer_steps_per_batch
-    has_clip = algorithm.surrogate in CLIPPED_SURROGATES
+    has_clip = algorithm.surrogate.name in CLIPPED_SURROGATES
     has_ratios = algorithm.clip_around == "behavior" or algorithm.proximal == "interpolated"
     if not has_clip or steps > 1 or has_ratios:
         return []
@@ -99,19 +100,12 @@ def _repetition_notes(recipe: Recipe) -> list[str]:
 
 
 def _divergence_notes(recipe: Recipe) -> list[str]:
-    algorithm = recipe.algorithm
-    if not algorithm.kl_coefficient or algorithm.kl_in != "loss" or algorithm.kl_estimator != "k1":
+    kl = recipe.algorithm.kl
+    if not kl.coefficient or kl.place != "loss" or kl.estimator != "k1":
         return []
     return [
-        "algorithm.kl_estimator k1 in the loss pulls nowhere: the mean of its gradient over what the policy "
-        "samples is zero. Set algorithm.kl_estimator to k2 or k3, or algorithm.kl_in to reward."
-    ]
-
-
-def _unused_notes(recipe: Recipe) -> list[str]:
-    return [
-        f"{key} is {as_written(value_at(recipe, key))}, but nothing reads it: set {switch}, or remove it."
-        for key, switch in unused_keys(recipe).items()
+        "algorithm.kl.estimator k1 in the loss pulls nowhere: the mean of its gradient over what the policy "
+        "samples is zero. Set algorithm.kl.estimator to k2 or k3, or algorithm.kl.place to reward."
     ]
 
 

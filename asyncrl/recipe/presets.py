@@ -10,19 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from asyncrl.errors import did_you_mean
+from asyncrl.recipe.sections.algorithm import AlgorithmKeys
 from asyncrl.recipe.sections.rollout import Rollout
+from asyncrl.recipe.terms import inner_kind, merged, spread
+from asyncrl.recipe.yaml_text import write_in_line
 
-BUFFER = "algorithm.overlong_buffer_tokens"
+OVERLONG = "algorithm.overlong"
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
     source: str
     settings: Mapping[str, Any]
-    """By the dotted keys of a recipe."""
+    """By the dotted keys of a recipe; a term or a group of keys is one value."""
     overlong_share: float = 0.0
     """The buffer of the overlong penalty, as a share of rollout.max_new_tokens."""
     left_out: str = "-"
@@ -32,17 +33,18 @@ class Preset:
         """All settings, for responses of at most `max_new_tokens`."""
         if not self.overlong_share:
             return dict(self.settings)
-        return {**self.settings, BUFFER: int(self.overlong_share * max_new_tokens)}
+        buffer = int(self.overlong_share * max_new_tokens)
+        return {**self.settings, OVERLONG: {"buffer_tokens": buffer, **self.settings[OVERLONG]}}
 
 
-def _loss(advantage: str, reduction: str, *, low: float | None, high: float, **others: Any) -> dict[str, Any]:
+def _loss(advantage: Any, reduction: str, *, low: float | None, high: float, **others: Any) -> dict[str, Any]:
     """Keys of the section `algorithm`, without KL unless `others` have it."""
-    terms = {"surrogate": "ppo_clip", "kl_coefficient": 0.0, **others}
+    terms = {"surrogate": "ppo_clip", "kl": {"coefficient": 0.0}, **others}
     keys = {"advantage": advantage, "reduction": reduction, "clip_low": low, "clip_high": high, **terms}
     return {f"algorithm.{key}": value for key, value in keys.items()}
 
 
-def _unclipped(advantage: str, reduction: str, **others: Any) -> dict[str, Any]:
+def _unclipped(advantage: Any, reduction: str, **others: Any) -> dict[str, Any]:
     """As `_loss`, for surrogates without a clip range."""
     keys = _loss(advantage, reduction, low=None, high=0.0, **others)
     return {key: value for key, value in keys.items() if "clip_low" not in key and "clip_high" not in key}
@@ -56,7 +58,10 @@ PRESETS: Mapping[str, Preset] = {
     "grpo": Preset(
         "DeepSeekMath, arXiv 2402.03300, equations 3 and 4, section 4.2",
         _loss(
-            "grpo", "sequence_mean", low=0.2, high=0.2, kl_coefficient=0.04, kl_estimator="k3", kl_in="loss"
+            *("grpo", "sequence_mean"),
+            low=0.2,
+            high=0.2,
+            kl={"coefficient": 0.04, "estimator": "k3", "place": "loss"},
         ),
         left_out="clips: the paper names no number, 0.2 is the default of verl and TRL",
     ),
@@ -68,7 +73,7 @@ PRESETS: Mapping[str, Preset] = {
     "dapo": Preset(
         "DAPO, arXiv 2503.14476; verl's run_dapo_qwen2.5_32b.sh",
         # Half the published penalty, since rewards are 1 and 0 in place of 1 and -1.
-        _loss("grpo", "token_mean", low=0.2, high=0.28, overlong_penalty=0.5)
+        _loss("grpo", "token_mean", low=0.2, high=0.28, overlong={"penalty": 0.5})
         | {"replay.drops_no_signal": True},
         overlong_share=4096 / 20480,
         left_out="its 16 optimizer steps per batch (trainer.optimizer_steps_per_batch); half its penalty, "
@@ -91,22 +96,17 @@ PRESETS: Mapping[str, Preset] = {
             *("reinforce_pp", "token_mean"),
             low=0.2,
             high=0.2,
-            kl_coefficient=0.01,
-            kl_estimator="k1",
-            kl_in="reward",
+            kl={"coefficient": 0.01, "estimator": "k1", "place": "reward"},
         ),
         left_out="its schedule, a cosine after 3% of warm-up",
     ),
     "ppo": Preset(
         "PPO, arXiv 1707.06347; verl's ppo_trainer.yaml",
         _loss(
-            *("gae", "token_mean"),
+            *({"name": "gae", "gamma": 1.0, "gae_lambda": 1.0, "is_whitened": True}, "token_mean"),
             low=0.2,
             high=0.2,
-            dual_clip=3.0,
-            gae_gamma=1.0,
-            gae_lambda=1.0,
-            gae_is_whitened=True,
+            surrogate={"name": "ppo_clip", "dual_clip": 3.0},
         )
         | {"critic.value_clip": 0.5, "critic.learning_rate": 1e-5},
         left_out="the critic's optimizer steps (critic.optimizer_steps_per_batch) and warm-up",
@@ -132,13 +132,13 @@ PRESETS: Mapping[str, Preset] = {
         "DPPO, arXiv 2602.04879; verl's dppo_trainer/run_qwen3_30b_a3b_megatron.sh",
         # A truncation at 10,000, verl's clip_ratio_c.
         _loss("dr_grpo", "dr_grpo_constant", low=None, high=9999.0, **_TRUNCATED)
-        | {"algorithm.trust_region": ["dppo_tv"], "algorithm.tv_limit": 0.15},
+        | {"algorithm.trust_region": [{"name": "dppo_tv", "limit": 0.15}]},
         left_out="its eight optimizer steps per batch; dppo_kl, with 0.05, is its other limit",
     ),
     "ipo": Preset(
         "prime-rl's default since September 2026 (pull requests 3418 and 3586)",
         _unclipped("dr_grpo", "token_mean", **_AROUND_BEHAVIOR, behavior_kl_coefficient=0.0)
-        | {"algorithm.trust_region": ["ipo"], "algorithm.probability_limit": 0.3},
+        | {"algorithm.trust_region": [{"name": "ipo", "limit": 0.3}]},
         left_out="its filters, which leave out responses without an advantage before the mean over tokens: "
         "replay.drops_no_signal replaces them instead",
     ),
@@ -146,27 +146,23 @@ PRESETS: Mapping[str, Preset] = {
         "SAPO, arXiv 2511.20347; TRL's paper index; verl's sapo_trainer/run_qwen3_8b_fsdp.sh",
         _unclipped(
             *("grpo", "sequence_mean"),
-            surrogate="sapo",
-            sapo_tau_positive=1.0,
-            sapo_tau_negative=1.05,
+            surrogate={"name": "sapo", "tau_positive": 1.0, "tau_negative": 1.05},
         ),
         left_out="its four optimizer steps per batch, without which every ratio is 1",
     ),
     "m2po": Preset(
         "M2PO, arXiv 2510.01161; its authors' m2po-qwen-math-7b-s256.sh",
         _unclipped("grpo", "token_mean", **_AROUND_BEHAVIOR)
-        | {"algorithm.trust_region": ["second_moment_clip"], "algorithm.second_moment_limit": 0.04},
+        | {"algorithm.trust_region": [{"name": "second_moment_clip", "limit": 0.04}]},
         left_out="its staleness of 256 updates (rollout.max_staleness) and four optimizer steps per batch; "
         "the range is found over an optimizer step, not a micro-batch",
     ),
     "vapo": Preset(
         "VAPO, arXiv 2504.05118",
         _loss(
-            *("gae", "token_mean"),
+            *({"name": "gae", "gamma": 1.0, "length_alpha": 0.05}, "token_mean"),
             low=0.2,
             high=0.28,
-            gae_gamma=1.0,
-            gae_length_alpha=0.05,
             nll_coefficient=0.1,
         )
         | {"critic.gae_lambda": 1.0, "critic.warmup_steps": 50},
@@ -196,8 +192,7 @@ PRESETS: Mapping[str, Preset] = {
             low=0.2,
             high=0.28,
             divides_by_batch_std=True,
-            importance_weight="truncated",
-            importance_cap=2.0,
+            importance_weight={"name": "truncated", "cap": 2.0},
         )
         | {
             "model.float32_logits": True,
@@ -225,9 +220,14 @@ def with_preset(raw: Any) -> Any:
     for key, value in PRESETS[name].keys(_max_new_tokens(raw)).items():
         section, _, inner = key.partition(".")
         stated = completed.get(section)
-        # What is no section is refused for itself.
-        if stated is None or isinstance(stated, dict):
-            completed[section] = {inner: value, **(stated or {})}
+        if stated is None:
+            completed[section] = {inner: value}
+        # A value that is not a section is refused for itself.
+        elif isinstance(stated, dict):
+            completed[section] = {inner: value, **stated}
+            if inner in stated and section == "algorithm":
+                kind = inner_kind(AlgorithmKeys, inner)
+                completed[section][inner] = merged(value, spread(stated[inner], kind), kind)
     return completed
 
 
@@ -236,18 +236,12 @@ def markdown(asked: str | None = None) -> str:
     lines = ["| preset | sets | source | of the source, not set |", "|---|---|---|---|"]
     for name, preset in PRESETS.items():
         if asked in (None, name):
-            keys = [f"`{key}: {_written(value)}`" for key, value in preset.settings.items()]
+            keys = [f"`{key}: {write_in_line(value)}`" for key, value in preset.settings.items()]
             if preset.overlong_share:
-                keys.append(f"`{BUFFER}`: {preset.overlong_share:g} of `rollout.max_new_tokens`")
+                share = f"{preset.overlong_share:g} of `rollout.max_new_tokens`"
+                keys.append(f"`{OVERLONG}.buffer_tokens`: {share}")
             lines.append(f"| `{name}` | {', '.join(keys)} | {preset.source} | {preset.left_out} |")
     return "\n".join(lines)
-
-
-def _written(value: Any) -> str:
-    """The value as a recipe states it."""
-    if isinstance(value, float):
-        return f"{value:g}".replace("e-0", "e-")
-    return str(yaml.safe_dump(value, default_flow_style=True)).partition("\n")[0]
 
 
 def _max_new_tokens(raw: dict[str, Any]) -> int:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import ValidationInfo, model_validator
 
 from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.checks import conversations, groups, stages, terms
@@ -35,12 +35,16 @@ from asyncrl.recipe.sections.serving import Serving
 from asyncrl.recipe.sections.sft import SFT
 from asyncrl.recipe.sections.teacher import Teacher
 from asyncrl.recipe.sections.trackers import Trackers
-from asyncrl.recipe.sections.trainer import Trainer
+from asyncrl.recipe.sections.trainer import Fall, LateFall, Muon, Trainer
 from asyncrl.recipe.sections.turns import Turns
 from asyncrl.recipe.sections.verifying import Verifying
 from asyncrl.recipe.sections.view import View
 from asyncrl.recipe.stage import Stage, with_stage
+from asyncrl.recipe.unread_keys import check_unread
 from asyncrl.records import PolicyVersion
+
+UNREAD_ALLOWED = {"may state": "what nothing reads"}
+"""Context of a validation that lets such keys pass."""
 
 
 # The value at a step follows from the recipe alone: resumed runs, restarted trainers and `asyncrl reproduce`
@@ -95,29 +99,33 @@ def make_schedule(
 
     Raises ValueError for a fall that has no room behind the warm-up.
     """
-    kind, counts_batches = section.learning_rate_schedule, section.schedule_unit == "batches"
+    schedule, counts_batches = section.learning_rate_schedule, section.schedule_unit == "batches"
     num_batches = max(1, section.num_steps - first_version)
-    end = section.schedule_steps or num_batches * (1 if counts_batches else steps_per_batch)
+    stated = schedule.steps if isinstance(schedule, Fall) else None
+    end = stated or num_batches * (1 if counts_batches else steps_per_batch)
     room = end - section.warmup_steps
-    decay = (section.decay_steps or math.ceil(end / 10)) if kind == "wsd" else room
-    if kind != "constant" and not 1 <= decay <= room:
-        fall = f" and its fall takes {decay}" if kind == "wsd" else ""
+    decay = (schedule.decay_steps or math.ceil(end / 10)) if isinstance(schedule, LateFall) else room
+    if isinstance(schedule, Fall) and not 1 <= decay <= room:
+        is_late = isinstance(schedule, LateFall)
         raise ValueError(
-            f"trainer.learning_rate_schedule {kind} ends at step {end} (in {section.schedule_unit}), but "
-            f"trainer.warmup_steps is {section.warmup_steps}{fall}: the rate has no room to fall. Lower "
-            f"trainer.warmup_steps{' or trainer.decay_steps' if fall else ''}, or raise "
-            f"trainer.schedule_steps (default: the whole run, trainer.num_steps)."
+            f"trainer.learning_rate_schedule {schedule.name} ends at step {end} (in "
+            f"{section.schedule_unit}), but trainer.warmup_steps is {section.warmup_steps}"
+            f"{f' and its fall takes {decay}' if is_late else ''}: the rate has no room to fall. Lower "
+            f"trainer.warmup_steps{' or trainer.learning_rate_schedule.decay_steps' if is_late else ''}, or "
+            f"raise trainer.learning_rate_schedule.steps (default: the whole run, trainer.num_steps)."
         )
+    optimizer = section.optimizer
+    muon_rate = optimizer.learning_rate if isinstance(optimizer, Muon) else None
     return Schedule(
-        kind=kind,
+        kind=schedule.name,
         peak=peak,
-        floor=peak * section.min_learning_rate_share,
+        floor=peak * schedule.min_share if isinstance(schedule, Fall) else 0.0,
         warmup_steps=section.warmup_steps,
         end_step=end,
         decay_steps=decay,
         first_version=first_version,
         steps_per_batch=None if counts_batches else steps_per_batch,
-        muon_share=(section.muon_learning_rate or section.learning_rate) / section.learning_rate,
+        muon_share=(muon_rate or section.learning_rate) / section.learning_rate,
     )
 
 
@@ -237,7 +245,7 @@ class Recipe(Section):
         return with_lora_rate(raw, with_preset(with_stage(raw)))
 
     @model_validator(mode="after")
-    def _check(self) -> "Recipe":
+    def _check(self, info: ValidationInfo) -> "Recipe":
         algorithm, rollout, trainer = self.algorithm, self.rollout, self.trainer
         stages.check_columns(self.stage, self.data, self.prompt, has_answers=not self.teacher.is_alone())
         stages.check_servers(self.stage, self.serving, self.evaluation)
@@ -267,6 +275,8 @@ class Recipe(Section):
         check_placement(self.placement, self.serving, trainer, self.evaluation, self.teacher, self.cluster)
         check_servers(self.model, self.serving)
         check_agreement(self.model, self.serving, trainer, rollout)
+        if info.context is not UNREAD_ALLOWED:
+            check_unread(self)
         return self
 
     def critic_steps_per_batch(self) -> int:

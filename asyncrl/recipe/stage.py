@@ -23,6 +23,7 @@ from asyncrl.recipe.sections.teacher import Teacher
 from asyncrl.recipe.sections.trainer import Trainer
 from asyncrl.recipe.sections.turns import Turns
 from asyncrl.recipe.sections.verifying import Verifying
+from asyncrl.recipe.terms import agrees
 from asyncrl.system.words import as_written
 
 Stage = Literal["rl", "sft", "dpo"]
@@ -129,7 +130,7 @@ def _refuse(
         return
     for key, value, default in _leaves(stated, section, name):
         is_looked_at = keys is None or key.partition(".")[2] in keys
-        if not is_looked_at or key in _ALLOWED or value in (default, fixed.get(key, default)):
+        if not is_looked_at or key in _ALLOWED or agrees(value, default) or value == fixed.get(key, default):
             continue
         raise ValueError(f"{key} is {as_written(value)} but {why}. {remedy}")
 

@@ -4,8 +4,9 @@ YAML 1.1, which PyYAML reads by itself, makes `yes` a truth value, `1:30` 90, `0
 the first three are text, which no number or truth value accepts, and the last is a number.
 """
 
+import math
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import yaml
@@ -86,3 +87,43 @@ def read_yaml(text: str) -> Any:
 def write_yaml(value: Any) -> str:
     """Plain data as YAML, keys in their order; `read_yaml` reads it back equal."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+def write_in_line(value: Any) -> str:
+    """Plain data as YAML in one line."""
+    text = yaml.dump(
+        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=math.inf
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def with_section(text: str, section: str, now: dict[str, Any], replaced: Mapping[str, str]) -> str:
+    """`text` with `now` in its mapping `section`; every other line stays, and so do comments.
+
+    `replaced` says which new key stands where an old one stood.
+    """
+    root: Any = yaml.compose(text, Loader=_Loader)
+    (node,) = (value for key, value in root.value if key.value == section)
+    if node.flow_style:
+        return text[: node.start_mark.index] + write_in_line(now) + text[node.end_mark.index :]
+    before, edits = read_yaml(text)[section], []
+    missing = [key for key in now if key not in before]
+    for key, value in node.value:
+        first, last = key.start_mark.index, value.end_mark.index
+        last = first + len(text[first:last].rstrip())
+        if key.value in now:
+            if now[key.value] != before[key.value]:
+                edits.append((value.start_mark.index, last, write_in_line(now[key.value])))
+            continue
+        goal = replaced.get(key.value)
+        if goal in missing:
+            missing.remove(goal)
+            edits.append((first, last, f"{goal}: {write_in_line(now[goal])}"))
+            continue
+        end = text.find("\n", last) % (len(text) + 1)
+        comment = text[last:end].strip()
+        begin = text.rfind("\n", 0, first) + 1
+        edits.append((first, end, comment) if comment else (begin, end + 1, ""))
+    for begin, end, words in reversed(edits):
+        text = text[:begin] + words + text[end:]
+    return text

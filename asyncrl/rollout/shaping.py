@@ -17,14 +17,14 @@ class Shaping:
 
     def of(self, score: Score, trajectory: Trajectory, finish: Finish | None) -> Score:
         """The score of a trajectory that ended so."""
-        cut_off = self.algorithm.cut_off_reward
+        cut_off, overlong = self.algorithm.cut_off_reward, self.algorithm.overlong
         if score.reward is not None and cut_off is not None and finish is Finish.LENGTH:
             score = dataclasses.replace(score, reward=cut_off)
-        if score.reward is None or not self.algorithm.overlong_buffer_tokens:
+        if score.reward is None or not overlong.buffer_tokens:
             return score
         length, limit = self._length(trajectory)
-        penalty = soft_overlong(length, max_length=limit, buffer=self.algorithm.overlong_buffer_tokens)
-        reward = weighted_sum([(1.0, score.reward), (self.algorithm.overlong_penalty, penalty)])
+        penalty = soft_overlong(length, max_length=limit, buffer=overlong.buffer_tokens)
+        reward = weighted_sum([(1.0, score.reward), (overlong.penalty, penalty)])
         return dataclasses.replace(score, reward=reward)
 
     def _length(self, trajectory: Trajectory) -> tuple[int, int]:

@@ -28,7 +28,8 @@ from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
-from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked, marked, value_at
+from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked, marked, plain_at, value_at
+from asyncrl.recipe.sections.trainer import Fall
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import export_path, exported_versions, find_newest
@@ -313,8 +314,12 @@ def _read_journal(path: Path, has_begun: bool) -> tuple[int, PolicyVersion, int]
 def rate_remarks(there: Recipe, now: Recipe, version: PolicyVersion) -> list[str]:
     """A sentence where steps after `version` train at other rates than under `there`, the recipe before."""
     keys = [key for key in marked(Recipe, PER_STEP) if value_at(there, key) != value_at(now, key)]
-    is_falling = "constant" not in (there.trainer.learning_rate_schedule, now.trainer.learning_rate_schedule)
-    if is_falling and now.trainer.schedule_steps is None and there.trainer.num_steps != now.trainer.num_steps:
+    is_falling = all(isinstance(recipe.trainer.learning_rate_schedule, Fall) for recipe in (there, now))
+    if (
+        is_falling
+        and value_at(now, "trainer.learning_rate_schedule.steps") is None
+        and there.trainer.num_steps != now.trainer.num_steps
+    ):
         keys.append("trainer.num_steps")
     if not keys:
         return []
@@ -327,4 +332,4 @@ def rate_remarks(there: Recipe, now: Recipe, version: PolicyVersion) -> list[str
 
 
 def _written(recipe: Recipe, key: str) -> str:
-    return as_written(value_at(recipe, key))
+    return as_written(plain_at(recipe, key))

@@ -14,6 +14,7 @@ from asyncrl.journal.starts import recipes_of_steps, recorded_unsampled
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
+from asyncrl.recipe.former_keys import as_now
 from asyncrl.recipe.markers import LAYOUT, marked, value_at
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.records import PolicyVersion
@@ -79,7 +80,7 @@ def _check_step(journal: JournalReader, step: int) -> None:
 
 def _recipes(journal: JournalReader, run_folder: Path, first: int, last: int) -> dict[int, Recipe]:
     recipes = {
-        begin: parse_recipe(read_yaml(text), source=str(journal.path))
+        begin: parse_recipe(as_now(read_yaml(text)), source=str(journal.path))
         for begin, text in recipes_of_steps(journal, first, last).items()
     }
     for key in marked(Recipe, LAYOUT):

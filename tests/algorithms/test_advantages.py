@@ -34,6 +34,11 @@ from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.sections.algorithm import RAW_ADVANTAGES
 
 DEFAULT = Algorithm()
+GDPO = Algorithm(advantage="gdpo")
+
+
+def of_two(name: str) -> str | dict[str, object]:
+    return {"name": name, "k": 2} if name.startswith("pass_at_k") else name
 
 
 def group(*rewards: float, lengths: list[int] | None = None, greedy: float | None = None) -> GroupRewards:
@@ -71,9 +76,13 @@ def test_opo_of_empty_answers_has_the_plain_mean():
 def test_pass_at_k_credits_an_answer_with_what_the_best_of_k_would_lose_without_it():
     # n = 3, k = 2, rewards 1, 0, 0: of the 3 pairs two hold the right answer, each would fall from 1 to 0:
     # s = 2/3, times n = 2. The wrong ones are never missed.
-    assert pass_at_k(group(1.0, 0.0, 0.0), Algorithm(pass_k=2)) == pytest.approx([2.0, 0.0, 0.0])
+    assert pass_at_k(
+        group(1.0, 0.0, 0.0), Algorithm(advantage={"name": "pass_at_k", "k": 2})
+    ) == pytest.approx([2.0, 0.0, 0.0])
     # Two right of three: only the pairs {1, 3} and {2, 3} need one of them: s = 1/3 each, times n.
-    assert pass_at_k(group(1.0, 1.0, 0.0), Algorithm(pass_k=2)) == pytest.approx([1.0, 1.0, 0.0])
+    assert pass_at_k(
+        group(1.0, 1.0, 0.0), Algorithm(advantage={"name": "pass_at_k", "k": 2})
+    ) == pytest.approx([1.0, 1.0, 0.0])
 
 
 def test_pass_at_k_agrees_with_enumerating_the_subsets():
@@ -86,33 +95,45 @@ def test_pass_at_k_agrees_with_enumerating_the_subsets():
                 max(rewards[j] for j in s) - max(rewards[j] for j in s if j != i) for s in subsets if i in s
             ]
             wanted.append(6 * sum(losses) / len(subsets))
-        assert pass_at_k(group(*rewards), Algorithm(pass_k=k)) == pytest.approx(wanted)
+        assert pass_at_k(
+            group(*rewards), Algorithm(advantage={"name": "pass_at_k", "k": k})
+        ) == pytest.approx(wanted)
 
 
 def test_pass_at_k_of_a_group_that_faults_made_smaller_takes_all_of_it():
-    assert pass_at_k(group(1.0, 0.0), Algorithm(pass_k=4)) == pytest.approx([2.0, 0.0])
+    assert pass_at_k(group(1.0, 0.0), Algorithm(advantage={"name": "pass_at_k", "k": 4})) == pytest.approx(
+        [2.0, 0.0]
+    )
 
 
 def test_pass_at_k_with_k_of_the_whole_group_gives_the_best_what_it_has_over_the_second():
     rewards = [0.3, 1.2, -0.5, 1.0]
-    assert pass_at_k(group(*rewards), Algorithm(pass_k=4)) == pytest.approx([0, 4 * (1.2 - 1.0), 0, 0])
-    assert pass_at_k(group(1.0, 1.0, 0.0, 0.0), Algorithm(pass_k=4)) == [0.0] * 4
+    assert pass_at_k(group(*rewards), Algorithm(advantage={"name": "pass_at_k", "k": 4})) == pytest.approx(
+        [0, 4 * (1.2 - 1.0), 0, 0]
+    )
+    assert (
+        pass_at_k(group(1.0, 1.0, 0.0, 0.0), Algorithm(advantage={"name": "pass_at_k", "k": 4})) == [0.0] * 4
+    )
 
 
 def test_pass_at_k_training_scales_by_the_std_of_the_best_of_k():
     # n = 4, one right, k = 2: R = 1 - C(3,2) / C(4,2) = 1/2, std 1/2. Right: 1/2 over it. Wrong:
     # 1/2 - C(2,1) / C(3,1) = -1/6 over it. PKPO gives 2 and 0.
     one_of_four = group(1.0, 0.0, 0.0, 0.0)
-    found = pass_at_k_training(one_of_four, Algorithm(pass_k=2))
+    found = pass_at_k_training(one_of_four, Algorithm(advantage={"name": "pass_at_k_training", "k": 2}))
     assert found == pytest.approx([1.0, -1 / 3, -1 / 3, -1 / 3], rel=1e-5)
-    assert pass_at_k(one_of_four, Algorithm(pass_k=2)) == pytest.approx([2.0, 0.0, 0.0, 0.0])
+    assert pass_at_k(one_of_four, Algorithm(advantage={"name": "pass_at_k", "k": 2})) == pytest.approx(
+        [2.0, 0.0, 0.0, 0.0]
+    )
 
 
 @pytest.mark.parametrize("right", range(9))
 @pytest.mark.parametrize("k", [2, 3, 7])
 def test_pass_at_k_training_has_the_closed_form_of_its_paper(right: int, k: int):
     n, neg = 8, 8 - right
-    found = pass_at_k_training(group(*[1.0] * right, *[0.0] * neg), Algorithm(pass_k=k))
+    found = pass_at_k_training(
+        group(*[1.0] * right, *[0.0] * neg), Algorithm(advantage={"name": "pass_at_k_training", "k": k})
+    )
     best = 1 - math.comb(neg, k) / math.comb(n, k)
     if best in (0.0, 1.0):
         assert found == [0.0] * n
@@ -133,7 +154,9 @@ def test_pass_at_k_training_of_any_rewards_agrees_with_enumerating_the_subsets()
             else 0.0
             for i in range(6)
         ]
-        found = pass_at_k_training(group(*rewards), Algorithm(pass_k=k))
+        found = pass_at_k_training(
+            group(*rewards), Algorithm(advantage={"name": "pass_at_k_training", "k": k})
+        )
         assert found == pytest.approx(wanted)
 
 
@@ -162,7 +185,7 @@ def test_max_rl_without_a_mean_above_zero_teaches_nothing(rewards: tuple[float, 
     assert max_rl(group(*rewards), DEFAULT) == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("keys", [{"overlong_buffer_tokens": 8}, {"cut_off_reward": -0.5}])
+@pytest.mark.parametrize("keys", [{"overlong": {"buffer_tokens": 8}}, {"cut_off_reward": -0.5}])
 def test_max_rl_with_rewards_below_zero_is_refused(keys: dict[str, float]):
     with pytest.raises(ValueError, match="divides by their mean, which must be above 0"):
         Algorithm(advantage="max_rl", **keys)
@@ -178,15 +201,15 @@ def test_gdpo_normalizes_each_score_before_it_adds_them():
     # right (1000): 1.5, -0.5 x3; format (0110): mean 0.5, std 0.57735: -+0.866025. grpo of the sums: 0.5 x3
     # and -1.5.
     several = two_scores((1, 0), (0, 1), (0, 1), (0, 0))
-    found = gdpo(several, DEFAULT)
+    found = gdpo(several, GDPO)
     assert found == pytest.approx([0.633975, 0.366025, 0.366025, -1.366025], abs=1e-5)
     assert grpo(several, DEFAULT) == pytest.approx([0.5, 0.5, 0.5, -1.5], rel=1e-5)
-    halved = gdpo(several, Algorithm(part_weights={"format": 0.5}))
+    halved = gdpo(several, Algorithm(advantage={"name": "gdpo", "part_weights": {"format": 0.5}}))
     assert halved == pytest.approx([1.5 - 0.433013, -0.5 + 0.433013, -0.5 + 0.433013, -0.933013], abs=1e-5)
 
 
 def test_gdpo_tells_apart_what_has_equal_sums():
-    algorithm = Algorithm(advantage="gdpo", part_weights={"format": 0.5})
+    algorithm = Algorithm(advantage={"name": "gdpo", "part_weights": {"format": 0.5}})
     equal = two_scores((1, 0), (0, 1))
     found = group_advantages(equal, gdpo, algorithm)
     assert found == pytest.approx([0.5 / 2**0.5, -0.5 / 2**0.5], rel=1e-5)
@@ -194,35 +217,38 @@ def test_gdpo_tells_apart_what_has_equal_sums():
 
 def test_gdpo_leaves_out_a_score_that_is_as_good_as_equal():
     nearly = two_scores((1, 0.3), (0, 0.3000001), (0, 0.3))
-    assert gdpo(nearly, DEFAULT) == pytest.approx(grpo(group(1.0, 0.0, 0.0), DEFAULT))
+    assert gdpo(nearly, GDPO) == pytest.approx(grpo(group(1.0, 0.0, 0.0), DEFAULT))
 
 
 def test_gdpo_without_named_scores_is_grpo_and_a_verdict_that_lacks_one_counts_as_0():
-    assert gdpo(group(1.0, 0.0, 0.0), DEFAULT) == grpo(group(1.0, 0.0, 0.0), DEFAULT)
+    assert gdpo(group(1.0, 0.0, 0.0), GDPO) == grpo(group(1.0, 0.0, 0.0), DEFAULT)
     timed_out = GroupRewards([2.0, 0.0, 1.0], [1] * 3, parts=[{"a": 1.0, "b": 1.0}, {}, {"a": 1.0, "b": 0.0}])
     wanted = [
         x + y for x, y in zip(grpo(group(1, 0, 1), DEFAULT), grpo(group(1, 0, 0), DEFAULT), strict=True)
     ]
-    assert gdpo(timed_out, DEFAULT) == pytest.approx(wanted)
+    assert gdpo(timed_out, GDPO) == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize("keys", [{"overlong_buffer_tokens": 8}, {"cut_off_reward": 0.0}])
+@pytest.mark.parametrize("keys", [{"overlong": {"buffer_tokens": 8}}, {"cut_off_reward": 0.0}])
 def test_gdpo_with_a_reward_that_no_score_has_is_refused(keys: dict[str, float]):
     with pytest.raises(ValueError, match="gdpo takes the named scores of verdicts"):
         Algorithm(advantage="gdpo", **keys)
 
 
 def test_w_reinforce_weighs_right_answers_a_tenth_of_wrong_ones():
-    assert w_reinforce(group(1.0, 0.0), DEFAULT) == [0.1, -1.0]
-    assert w_reinforce(group(1.0, 0.0, 0.0), Algorithm(positive_scale=0.0)) == [0.0, -1.0, -1.0]
+    assert w_reinforce(group(1.0, 0.0), Algorithm(advantage="w_reinforce")) == [0.1, -1.0]
+    negative = Algorithm(advantage={"name": "w_reinforce", "positive_scale": 0.0})
+    assert w_reinforce(group(1.0, 0.0, 0.0), negative) == [0.0, -1.0, -1.0]
 
 
 def test_asym_re_moves_the_baseline_below_the_mean():
     # 1 - (1/4 - 0.1), 0 - (1/4 - 0.1)
-    assert asym_re(group(1.0, 0.0, 0.0, 0.0), DEFAULT) == pytest.approx([0.85, -0.15, -0.15, -0.15])
-    assert asym_re(group(0.0, 0.0), Algorithm(baseline_offset=-0.3)) == [0.3, 0.3]
-    with pytest.raises(ValueError, match="baseline_offset"):
-        Algorithm(baseline_offset=0.0)
+    assert asym_re(group(1.0, 0.0, 0.0, 0.0), Algorithm(advantage="asym_re")) == pytest.approx(
+        [0.85, -0.15, -0.15, -0.15]
+    )
+    assert asym_re(group(0.0, 0.0), Algorithm(advantage={"name": "asym_re", "offset": -0.3})) == [0.3, 0.3]
+    with pytest.raises(ValueError, match="offset"):
+        Algorithm(advantage={"name": "asym_re", "offset": 0.0})
 
 
 @pytest.mark.parametrize("name", ["w_reinforce", "asym_re"])
@@ -250,12 +276,12 @@ def test_a_group_of_one_has_no_baseline():
 
 OWN = """
 import math
-def median(group, algorithm):
+def median(group, options):
     middle = sorted(group.rewards)[len(group.rewards) // 2]
     return [reward - middle for reward in group.rewards]
-def short(group, algorithm): return [0.0]
-def undefined(group, algorithm): return [math.nan for _ in group.rewards]
-def broken(group, algorithm): return 1 / 0
+def short(group, options): return [0.0]
+def undefined(group, options): return [math.nan for _ in group.rewards]
+def broken(group, options): return 1 / 0
 """
 
 
@@ -281,7 +307,7 @@ def test_an_advantage_that_breaks_the_contract_is_refused(tmp_path: Path, name: 
 
 
 EXAMPLES_ARE_RIGHT = """
-def centred(group, algorithm):
+def centred(group, options):
     if len(group.rewards) == 4:
         {what}
     mean = sum(group.rewards) / len(group.rewards)
@@ -328,13 +354,13 @@ NOISE = [(0.1, 0.1, 0.1), (1.0, 0.99999, 1.0), (0.5, 0.4999999999999999, 0.5), (
 @pytest.mark.parametrize("rewards", NOISE)
 @pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {*RAW_ADVANTAGES, "asym_re"}))
 def test_rewards_one_rounding_apart_are_equal(name: str, rewards: tuple[float, ...]):
-    algorithm = Algorithm(advantage=name, pass_k=2)
+    algorithm = Algorithm(advantage=of_two(name))
     noisy = group(*rewards, lengths=[1, 2, 5], greedy=rewards[0])
     assert group_advantages(noisy, ADVANTAGES[name], algorithm) == [0.0, 0.0, 0.0]
     assert not has_signal(noisy, ADVANTAGES[name], algorithm)
     if name in SEES_ANY_DIFFERENCE and len(set(rewards)) > 1:
         # The key is what decides.
-        exact = Algorithm(advantage=name, pass_k=2, least_reward_spread=0.0)
+        exact = Algorithm(advantage=of_two(name), least_reward_spread=0.0)
         assert has_signal(noisy, ADVANTAGES[name], exact)
 
 

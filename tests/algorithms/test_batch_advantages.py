@@ -8,6 +8,7 @@ from fakes.models import random_batch
 from asyncrl.algorithms.advantages import ADVANTAGES, STD_EPSILON
 from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.recipe.algorithm import Algorithm
+from asyncrl.recipe.algorithm_terms import Kl
 from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES
 from asyncrl.records import Batch, ScoredSequence
 
@@ -36,9 +37,9 @@ def test_tokens_that_the_loss_leaves_out_are_not_in_the_mean_that_is_taken_off()
 
 def test_with_kl_in_the_reward_the_trainer_whitens_after_it_took_the_kl_off():
     batch = random_batch(0)
-    with_kl = Algorithm(advantage="reinforce_pp", kl_coefficient=0.1, kl_in="reward")
+    with_kl = Algorithm(advantage="reinforce_pp", kl={"coefficient": 0.1, "place": "reward"})
     assert finish_batch(batch, with_kl) is batch
-    assert finish_batch(batch, with_kl.model_copy(update={"kl_in": "loss"})) is not batch
+    assert finish_batch(batch, with_kl.model_copy(update={"kl": Kl(coefficient=0.1)})) is not batch
 
 
 @pytest.mark.parametrize("name", WHITENED_ADVANTAGES)

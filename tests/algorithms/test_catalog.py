@@ -7,6 +7,7 @@ import pytest
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.catalog import NOT_MEASURED, SECTIONS, VERDICTS, catalog, markdown
 from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES
+from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
@@ -14,13 +15,13 @@ from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.commands import main as cli
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe.algorithm_terms import Kl
 from asyncrl.recipe.presets import PRESETS
-from asyncrl.recipe.sections import algorithm as recipe
+from asyncrl.recipe.terms import kinds_in, names_of
 
 NAMED_BY_THE_KEY = (
-    *("kl_estimator", "overlong_buffer_tokens", "top_entropy_share", "probability_damping"),
-    *("behavior_kl_coefficient", "divides_by_batch_std", "masks_cut_off", "gae_length_alpha"),
-    "nll_coefficient",
+    *("top_entropy_share", "probability_damping", "nll_coefficient"),
+    *("behavior_kl_coefficient", "divides_by_batch_std", "masks_cut_off"),
 )
 """Keys whose documentation names no term: numbers that turn one on, and letters."""
 
@@ -38,22 +39,28 @@ def test_a_term_without_a_measurement_says_so_and_each_verdict_is_of_a_term():
     assert terms == dict.fromkeys(terms, NOT_MEASURED) | measured
 
 
+def names_in(key: str) -> set[str]:
+    return {name for kind in kinds_in(Algorithm.model_fields[key].annotation) for name in names_of(kind)}
+
+
 def test_every_name_in_the_recipe_is_a_term():
     fields = Algorithm.model_fields
-    assert set(recipe.ADVANTAGE_NAMES) == set(ADVANTAGES)
-    assert set(recipe.WEIGHT_NAMES) == set(WEIGHTS)
-    assert set(recipe.REJECTION_NAMES) == set(REJECTIONS)
-    assert set(recipe.TRUST_REGION_NAMES) == set(TRUST_REGIONS)
-    assert set(recipe.SURROGATE_NAMES) == set(SURROGATES)
+    assert names_in("advantage") == set(ADVANTAGES)
+    assert names_in("importance_weight") == set(WEIGHTS)
+    assert names_in("rejection") == set(REJECTIONS)
+    assert names_in("trust_region") == set(TRUST_REGIONS)
+    assert names_in("surrogate") == set(SURROGATES)
+    assert names_in("entropy_control") == {"none", *ENTROPY_CONTROLS}
     assert set(fields["reduction"].annotation.__args__) == set(REDUCTIONS)
-    assert set(fields["kl_estimator"].annotation.__args__) == {*DIVERGENCES, *WEIGHTED_DIVERGENCES}
+    assert set(Kl.model_fields["estimator"].annotation.__args__) == {*DIVERGENCES, *WEIGHTED_DIVERGENCES}
 
 
 def test_the_documentation_of_a_key_names_each_of_its_terms():
     for key, terms in SECTIONS.items():
-        section = key.removeprefix("algorithm.")
-        if section in Algorithm.model_fields and section not in NAMED_BY_THE_KEY:
-            assert all(name in Algorithm.model_fields[section].description for name in terms), key
+        section, _, name = key.rpartition(".")
+        kind = {"algorithm": Algorithm, "algorithm.kl": Kl}.get(section)
+        if kind is not None and name not in NAMED_BY_THE_KEY:
+            assert all(term in kind.model_fields[name].description for term in terms), key
 
 
 def test_the_command_prints_one_table_per_key_and_one_of_the_presets(capsys: pytest.CaptureFixture[str]):
@@ -69,7 +76,7 @@ def test_one_name_is_printed_alone(capsys: pytest.CaptureFixture[str]):
     printed = said(capsys, "truncated")
     assert printed.startswith("### `algorithm.importance_weight`\n") and printed.count("\n| `") == 1
     assert said(capsys, "surrogate") == said(capsys, "algorithm.surrogate") == markdown("algorithm.surrogate")
-    assert "`algorithm.overlong_penalty: 0.5`" in said(capsys, "dapo")
+    assert "`algorithm.overlong: {penalty: 0.5}`" in said(capsys, "dapo")
     # A term and a preset of one name.
     printed = said(capsys, "gspo")
     assert "### `algorithm.surrogate`" in printed and "### `algorithm.preset`" in printed

@@ -39,24 +39,21 @@ OWN = [[t for t in range(len(IDS)) if IDS[t] == i] for i in range(len(LENGTHS))]
 MASKED = 7
 """A token that does not count."""
 LONGEST = 8
-SETTINGS = {
-    "importance_cap": 1.5,
-    "mask_low": 0.7,
-    "mask_high": 1.6,
-    "geometric_low": 0.9,
-    "geometric_high": 1.3,
-    "second_moment_limit": 0.03,
-    "veto_low": 0.55,
-    "clip_low": 0.15,
-    "clip_high": 0.25,
-    "pass_k": 2,
-    "tv_limit": 0.06,
-    "kl_limit": 0.0105,
-    "probability_limit": 0.08,
-    "kpop_limit": 0.011,
-    "sequence_limit": 0.05,
-    "sapo_tau_positive": 1.2,
-    "sapo_tau_negative": 1.4,
+SETTINGS = {"mask_low": 0.7, "mask_high": 1.6, "clip_low": 0.15, "clip_high": 0.25}
+CAP, GEOMETRIC_LOW, GEOMETRIC_HIGH, VETO_LOW, SECOND_MOMENT = 1.5, 0.9, 1.3, 0.55, 0.03
+TV, KL, PROBABILITY, KPOP, SEQUENCE, TAU_POSITIVE, TAU_NEGATIVE = 0.06, 0.0105, 0.08, 0.011, 0.05, 1.2, 1.4
+NUMBERS: dict[str, dict[str, float]] = {
+    **dict.fromkeys(("truncated", "sequence_truncated", "sequence_masked"), {"cap": CAP}),
+    "geometric_mean": {"low": GEOMETRIC_LOW, "high": GEOMETRIC_HIGH},
+    **dict.fromkeys(("second_moment", "second_moment_clip"), {"limit": SECOND_MOMENT}),
+    "token_veto": {"low": VETO_LOW},
+    **dict.fromkeys(("pass_at_k", "pass_at_k_training"), {"k": 2}),
+    "dppo_tv": {"limit": TV},
+    "dppo_kl": {"limit": KL},
+    "ipo": {"limit": PROBABILITY},
+    "kpop": {"limit": KPOP},
+    "off_policy_sequence": {"limit": SEQUENCE},
+    "sapo": {"tau_positive": TAU_POSITIVE, "tau_negative": TAU_NEGATIVE},
 }
 """Tight enough that each rejects, caps or clips some of the tokens below, and not all. Between the two
 directions of a binary KL, each is the larger for some token beyond its limit."""
@@ -66,7 +63,7 @@ KL_ESTIMATORS = (*DIVERGENCES, *WEIGHTED_DIVERGENCES)
 PENALTIES: list[dict[str, Any]] = [
     {},
     {"behavior_kl_coefficient": 0.3},
-    *({"kl_coefficient": 0.2, "kl_estimator": name} for name in KL_ESTIMATORS),
+    *({"kl": {"coefficient": 0.2, "estimator": name}} for name in KL_ESTIMATORS),
 ]
 
 
@@ -76,16 +73,28 @@ VALUES = [0.1 * (t % 5) for t in range(len(IDS))]
 GROUPS = (slice(0, 3), slice(3, 6), slice(6, 9))
 
 
+def chosen(**names: Any) -> Algorithm:
+    """The terms of these names, with the settings."""
+
+    def with_numbers(value: Any) -> Any:
+        if isinstance(value, list):
+            return [with_numbers(name) for name in value]
+        return {"name": value, **NUMBERS[value]} if isinstance(value, str) and value in NUMBERS else value
+
+    settings = {"importance_weight": "truncated", **SETTINGS, **names}
+    return Algorithm(**{key: with_numbers(value) for key, value in settings.items()})
+
+
 def advantages_of(name: str) -> list[float]:
     """[T] by the formulas."""
-    algorithm = Algorithm(advantage=name, **SETTINGS)
+    algorithm = chosen(advantage=name)
     found = [of_group(algorithm, REWARDS[own], LENGTHS[own], 0.3, PARTS[own]) for own in GROUPS]
     return of_tokens(algorithm, [x for own in found for x in own], LENGTHS, VALUES)
 
 
 @pytest.mark.parametrize("name", sorted(ADVANTAGES))
 def test_each_advantage_of_the_matrix_is_that_of_its_formula(name: str):
-    algorithm, found = Algorithm(advantage=name, **SETTINGS), list[float]()
+    algorithm, found = chosen(advantage=name), list[float]()
     for own in GROUPS:
         group = GroupRewards(REWARDS[own], LENGTHS[own], greedy_reward=0.3, parts=PARTS[own])
         found += ADVANTAGES[name](group, algorithm)
@@ -162,49 +171,49 @@ class Oracle:
         product = math.exp(sum(self.log_rho[u] for u in self.of(t, self.counted)))
         return {
             "none": 1.0,
-            "truncated": min(rho, a.importance_cap),
-            "sequence_truncated": min(product, a.importance_cap),
+            "truncated": min(rho, CAP),
+            "sequence_truncated": min(product, CAP),
             "masked": rho if a.mask_low <= rho <= a.mask_high else 0.0,
-            "sequence_masked": product if product <= a.importance_cap else 0.0,
-        }[a.importance_weight]
+            "sequence_masked": product if product <= CAP else 0.0,
+        }[a.importance_weight.name]
 
     def is_kept(self, t: int) -> bool:
         a, rho, own = self.algorithm, math.exp(self.log_rho[t]), self.of(t, self.counted)
         mean = math.exp(sum(self.log_rho[u] for u in own) / max(len(own), 1))
         found = {
             "token_range": a.mask_low <= rho <= a.mask_high,
-            "geometric_mean": a.geometric_low <= mean <= a.geometric_high,
+            "geometric_mean": GEOMETRIC_LOW <= mean <= GEOMETRIC_HIGH,
             "second_moment": t not in self.outliers,
-            "token_veto": all(math.exp(self.log_rho[u]) >= a.veto_low for u in own),
+            "token_veto": all(math.exp(self.log_rho[u]) >= VETO_LOW for u in own),
         }
-        return all(found[name] for name in a.rejection)
+        return all(found[term.name] for term in a.rejection)
 
     def find_outliers(self) -> set[int]:
         counted = [t for t in range(len(IDS)) if self.counted[t]]
         away = {t for t in counted if self.advantages[t] * self.log_rho[t] > 0}
         kept = sorted(away, key=lambda t: abs(self.log_rho[t]))
-        while sum(self.log_rho[t] ** 2 for t in kept) > self.algorithm.second_moment_limit * len(kept):
+        while sum(self.log_rho[t] ** 2 for t in kept) > SECOND_MOMENT * len(kept):
             kept.pop()
         return away - set(kept)
 
     def find_reach(self) -> float:
         pairs = zip(self.log_rho, self.advantages, self.counted, strict=True)
         squares = [log**2 for log, advantage, counts in pairs if counts and log * advantage > 0]
-        return math.exp(min(clip_reach(squares, self.algorithm.second_moment_limit), 700.0))
+        return math.exp(min(clip_reach(squares, SECOND_MOMENT), 700.0))
 
     def is_inside(self, t: int) -> bool:
         a, p, m = self.algorithm, self.policy[t], self.behavior[t]
         pushes, own = self.advantages[t] * self.moved[t] > 0, self.of(t, self.counted)
         mean = -sum(self.moved[u] for u in own) / max(len(own), 1)
         found = {
-            "dppo_tv": not pushes or abs(p - m) <= a.tv_limit,
-            "dppo_kl": not pushes or binary_kl(m, p) <= a.kl_limit,
-            "ipo": abs(p - m) <= a.probability_limit,
-            "kpop": max(binary_kl(m, p), binary_kl(p, m)) <= a.kpop_limit,
-            "off_policy_sequence": self.advantages[t] >= 0 or mean <= a.sequence_limit,
+            "dppo_tv": not pushes or abs(p - m) <= TV,
+            "dppo_kl": not pushes or binary_kl(m, p) <= KL,
+            "ipo": abs(p - m) <= PROBABILITY,
+            "kpop": max(binary_kl(m, p), binary_kl(p, m)) <= KPOP,
+            "off_policy_sequence": self.advantages[t] >= 0 or mean <= SEQUENCE,
             "second_moment_clip": not pushes or min(0.7, 1 / self.reach) <= p / m <= max(1.5, self.reach),
         }
-        return all(found[name] for name in a.trust_region)
+        return all(found[term.name] for term in a.trust_region)
 
     def slope(self, t: int) -> float:
         """d loss / d log pi_t, before the denominator."""
@@ -220,10 +229,10 @@ class Oracle:
         a, d = self.algorithm, self.distance[t]
         slopes = {"k1": 1.0, "k2": d, "k3": 1 - math.exp(-d), "k3_plus": d}
         slopes["unbiased"] = math.exp(self.moved[t]) * d
-        return a.kl_coefficient * slopes[a.kl_estimator] + a.behavior_kl_coefficient * 2 * self.moved[t]
+        return a.kl.coefficient * slopes[a.kl.estimator] + a.behavior_kl_coefficient * 2 * self.moved[t]
 
     def applied(self, t: int) -> float:
-        if self.algorithm.surrogate != "gmpo":
+        if self.algorithm.surrogate.name != "gmpo":
             return self.weights[t]
         own = self.of(t, self.survives)
         return math.exp(sum(math.log(self.weights[u]) for u in own) / len(own))
@@ -234,7 +243,7 @@ class Oracle:
         low, high = 1 - (a.clip_low or 1.0), 1 + a.clip_high
         s = math.exp(sum(self.log_r[u] for u in own) / len(own))
         g = math.exp(sum(self.bounded(u, low, high) for u in own) / len(own))
-        tau = a.sapo_tau_positive if self.advantages[t] > 0 else a.sapo_tau_negative
+        tau = TAU_POSITIVE if self.advantages[t] > 0 else TAU_NEGATIVE
         gate = 1 / (1 + math.exp(-tau * (r - 1)))
         return {
             "reinforce": 1.0,
@@ -244,7 +253,7 @@ class Oracle:
             "gspo": 0.0 if self.is_beyond(t, s, low, high) else s,
             "cispo": min(max(r, low), high),
             "gmpo": 0.0 if self.is_beyond(t, r, low, high) else g,
-        }[a.surrogate]
+        }[a.surrogate.name]
 
     def bounded(self, t: int, low: float, high: float) -> float:
         if not self.is_beyond(t, math.exp(self.log_r[t]), low, high):
@@ -322,15 +331,15 @@ def check_combination(**names: Any) -> None:
     around, weight = names.get("clip_around"), names["importance_weight"]
     if around == "behavior" and (weight != "none" or names["surrogate"] == "reinforce"):
         with pytest.raises(ValidationError, match="clip_around is behavior"):
-            Algorithm(**SETTINGS, **names)
+            chosen(**names)
         return
     if "second_moment" in names["rejection"] and "second_moment_clip" in names["trust_region"]:
         with pytest.raises(ValidationError, match="both are M2PO"):
-            Algorithm(**SETTINGS, **names)
+            chosen(**names)
         return
-    algorithm = Algorithm(**SETTINGS, **names)
+    algorithm = chosen(**names)
     inputs = BATCHES[names["advantage"]]
-    if {"second_moment", "second_moment_clip"} & {*algorithm.rejection, *algorithm.trust_region}:
+    if {"second_moment", "second_moment_clip"} & {*names["rejection"], *names["trust_region"]}:
         inputs = with_second_moment_bound(inputs, algorithm)
     parts = make_loss(algorithm, max_new_tokens=LONGEST)(inputs)
     oracle = Oracle(inputs, algorithm)
@@ -352,19 +361,19 @@ def are_close(found: list[float], wanted: list[float]) -> bool:
 def test_each_rejection_weight_and_clip_of_the_matrix_takes_some_tokens_and_leaves_some():
     for name, inputs in BATCHES.items():
         for rejection in REJECTIONS:
-            oracle = Oracle(inputs, Algorithm(advantage=name, rejection=[rejection], **SETTINGS))
+            oracle = Oracle(inputs, chosen(advantage=name, rejection=[rejection]))
             assert 0 < sum(oracle.survives) < sum(oracle.counted), (name, rejection)
         for region in TRUST_REGIONS:
-            chosen = Algorithm(advantage=name, trust_region=[region], importance_weight="none", **SETTINGS)
-            oracle = Oracle(with_second_moment_bound(inputs, chosen), chosen)
+            region_alone = chosen(advantage=name, trust_region=[region], importance_weight="none")
+            oracle = Oracle(with_second_moment_bound(inputs, region_alone), region_alone)
             # No advantage of pass_at_k is negative.
             drops = region != "off_policy_sequence" or min(oracle.advantages) < 0
             assert 0 < sum(oracle.survives) <= sum(oracle.keeps) - drops, (name, region)
         for weight in ("masked", "sequence_masked"):
-            oracle = Oracle(inputs, Algorithm(advantage=name, importance_weight=weight, **SETTINGS))
+            oracle = Oracle(inputs, chosen(advantage=name, importance_weight=weight))
             assert 0 < sum(oracle.survives) < sum(oracle.counted), (name, weight)
         for surrogate in ("ppo_clip", "gspo", "gmpo"):
-            oracle = Oracle(inputs, Algorithm(surrogate=surrogate, importance_weight="none", **SETTINGS))
+            oracle = Oracle(inputs, chosen(surrogate=surrogate, importance_weight="none"))
             moving = [t for t in range(len(IDS)) if oracle.counted[t] and oracle.advantages[t]]
             assert 0 < sum(oracle.ratio(t) == 0 for t in moving) < len(moving), (name, surrogate)
 
@@ -375,7 +384,7 @@ def test_each_weight_scales_the_gradient_of_its_own_token(surrogate: str):
     # (0.2 x 0.5 x 1 x 2 x 4)^(1/5) = 0.8^0.2.
     weights = [0.2, 0.5, 1.0, 2.0, 4.0]
     inputs = make_inputs(current=[-1.0] * 5, behavior=[-1.0 - math.log(w) for w in weights])
-    algorithm = Algorithm(surrogate=surrogate, importance_cap=9.0)
+    algorithm = Algorithm(surrogate=surrogate, importance_weight={"name": "truncated", "cap": 9.0})
     found = gradient(make_loss(algorithm, max_new_tokens=8)(inputs).total, inputs)
     wanted = [0.8**0.2] * 5 if surrogate == "gmpo" else weights
     assert found == pytest.approx([-w for w in wanted], rel=1e-5)
@@ -401,11 +410,13 @@ def test_a_rejected_token_is_not_in_the_ratio_of_its_sequence(surrogate: str):
     assert found == pytest.approx([-math.exp(0.075)] * 2 + [0.0], rel=1e-5)
 
 
-@pytest.mark.parametrize("algorithm", [{"kl_coefficient": 0.1}, {"entropy_coefficient": 0.1}], ids=str)
+@pytest.mark.parametrize(
+    "algorithm", [{"kl": {"coefficient": 0.1}}, {"entropy_bonus": {"coefficient": 0.1}}], ids=str
+)
 def test_a_rejected_token_has_neither_kl_nor_entropy_bonus(algorithm: dict):
-    chosen = Algorithm(rejection=["token_range"], **algorithm)
+    section = Algorithm(rejection=["token_range"], **algorithm)
     inputs = make_inputs(current=[-1.0, -1.0], behavior=[-1.0, -4.0], reference=[-2.0, -2.0])
-    total = make_loss(chosen, max_new_tokens=8)(inputs).total
+    total = make_loss(section, max_new_tokens=8)(inputs).total
     slopes = torch.autograd.grad(total, [inputs.current, inputs.entropies], allow_unused=True)
     for slope in slopes:
         assert slope is None or slope[1] == 0.0
@@ -415,7 +426,7 @@ def test_a_rejected_token_has_neither_kl_nor_entropy_bonus(algorithm: dict):
 @pytest.mark.parametrize(("weight", "surrogate"), pairs_of())
 def test_the_gradient_agrees_with_finite_differences_of_the_formula(weight: str, surrogate: str):
     """Of the docstring's formula, whatever it holds constant (sg) kept at the policy of now."""
-    algorithm = Algorithm(importance_weight=weight, surrogate=surrogate, **SETTINGS)
+    algorithm = chosen(importance_weight=weight, surrogate=surrogate)
     inputs = BATCHES["gae"]
     parts = make_loss(algorithm, max_new_tokens=LONGEST)(inputs)
     found = gradient(parts.total, inputs)
@@ -439,20 +450,20 @@ def formula(oracle: Oracle, now: list[float], moved: dict[int, float]) -> float:
             oracle.of(t, oracle.survives),
         )
         r = math.exp(oracle.log_r[t])
-        if a.surrogate in ("ppo_clip", "gspo"):
+        if a.surrogate.name in ("ppo_clip", "gspo"):
             mean = math.exp(sum(oracle.log_r[u] for u in own) / len(own))
-            ratio = (r if a.surrogate == "ppo_clip" else mean) * change
+            ratio = (r if a.surrogate.name == "ppo_clip" else mean) * change
             loss = -min(ratio * advantage, min(max(ratio, low), high) * advantage)
-        elif a.surrogate == "gmpo":
+        elif a.surrogate.name == "gmpo":
             mean = math.exp(sum(oracle.bounded(u, low, high) for u in own) / len(own))
             loss = -advantage * mean * (1.0 if oracle.is_beyond(t, r, low, high) else change)
-        elif a.surrogate == "ratio":
+        elif a.surrogate.name == "ratio":
             loss = -advantage * r * change
-        elif a.surrogate == "sapo":
-            tau = a.sapo_tau_positive if advantage > 0 else a.sapo_tau_negative
+        elif a.surrogate.name == "sapo":
+            tau = TAU_POSITIVE if advantage > 0 else TAU_NEGATIVE
             loss = -advantage * 4 / tau / (1 + math.exp(-tau * (r * change - 1)))
         else:
-            weight = min(max(r, low), high) if a.surrogate == "cispo" else 1.0
+            weight = min(max(r, low), high) if a.surrogate.name == "cispo" else 1.0
             loss = -weight * advantage * moved[t]
         total += oracle.applied(t) * loss
     return total
@@ -461,9 +472,7 @@ def formula(oracle: Oracle, now: list[float], moved: dict[int, float]) -> float:
 @pytest.mark.parametrize("surrogate", ["gspo", "gmpo"])
 def test_with_one_advantage_per_sequence_the_gradient_is_that_of_the_papers_objective(surrogate: str):
     """Sequence terms as they are published, over all tokens and without weights, by central differences."""
-    algorithm = Algorithm(
-        surrogate=surrogate, importance_weight="none", reduction="sequence_mean", **SETTINGS
-    )
+    algorithm = chosen(surrogate=surrogate, importance_weight="none", reduction="sequence_mean")
     inputs = dataclasses.replace(BATCHES["rloo"], mask=torch.ones(len(IDS), dtype=torch.bool))
     found = gradient(make_loss(algorithm, max_new_tokens=LONGEST)(inputs).total, inputs)
     oracle, step = Oracle(inputs, algorithm), 1e-5

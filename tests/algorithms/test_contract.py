@@ -49,7 +49,9 @@ def test_built_in_terms_keep_the_contract():
         ("surrogate", check_surrogate, SURROGATES),
     ):
         for name, term in built_in.items():
-            check(OwnTerm(key, name, term), Algorithm())
+            chosen = [name] if key in ("rejection", "trust_region") else name
+            algorithm = Algorithm(**{key: chosen})
+            check(OwnTerm(key, name, term), algorithm)
 
 
 def test_terms_of_ones_own_are_used(own: str):

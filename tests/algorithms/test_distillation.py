@@ -26,7 +26,7 @@ def test_the_loss_and_its_gradient_are_the_truncated_weight_times_the_log_ratio(
     inputs = make_inputs(
         current=[math.log(CURRENT)], behavior=[math.log(BEHAVIOR)], advantages=advantage.tolist()
     )
-    loss = make_loss(Algorithm(importance_weight="truncated", importance_cap=2.0), max_new_tokens=8)
+    loss = make_loss(Algorithm(importance_weight={"name": "truncated", "cap": 2.0}), max_new_tokens=8)
     total = loss(inputs).total
     # (0.6 / 0.5) ln(0.5 / 0.3), times a policy ratio of 1.
     assert total.item() == pytest.approx(1.2 * 0.5108256, abs=1e-6)
@@ -65,5 +65,5 @@ def test_the_forward_kl_is_a_penalty_by_its_coefficient_without_an_importance_we
         forward_kl_coefficient=2.0,
         mask=torch.tensor([True, False]),
     )
-    loss = make_loss(Algorithm(importance_weight="truncated", importance_cap=2.0), max_new_tokens=8)
+    loss = make_loss(Algorithm(importance_weight={"name": "truncated", "cap": 2.0}), max_new_tokens=8)
     assert loss(inputs).total.item() == pytest.approx(0.5)

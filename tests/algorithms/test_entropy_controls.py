@@ -41,7 +41,7 @@ def hit_inputs(hit: list[bool]):
 
 
 def test_a_token_of_clip_cov_keeps_its_place_in_the_denominator_and_its_kl_alone():
-    algorithm = Algorithm(entropy_control="clip_cov", kl_coefficient=0.1, kl_estimator="k2")
+    algorithm = Algorithm(entropy_control="clip_cov", kl={"coefficient": 0.1, "estimator": "k2"})
     inputs = hit_inputs([True, False, False])
     inputs = dataclasses.replace(inputs, reference=torch.tensor([-1.5, -2.0, -0.5]))
     total, denominator, *_ = make_loss(algorithm, max_new_tokens=8)(inputs)
@@ -51,7 +51,7 @@ def test_a_token_of_clip_cov_keeps_its_place_in_the_denominator_and_its_kl_alone
 
 
 def test_a_token_of_kl_cov_is_pulled_back_by_the_sign_of_its_log_ratio():
-    algorithm = Algorithm(entropy_control="kl_cov", kl_cov_coefficient=0.3)
+    algorithm = Algorithm(entropy_control={"name": "kl_cov", "coefficient": 0.3})
     inputs = hit_inputs([True, True, True])
     total = make_loss(algorithm, max_new_tokens=8)(inputs).total
     assert total.item() == pytest.approx(-math.exp(0.1) + 1.0 - 2 * math.exp(-0.1) + 0.3 * 0.2)
@@ -76,21 +76,22 @@ def test_a_control_that_cannot_work_is_refused():
         make_recipe(Path("m"), algorithm=kl_cov)
     make_recipe(Path("m"), algorithm=kl_cov, trainer={"optimizer_steps_per_batch": 2})
     make_recipe(Path("m"), algorithm=kl_cov | {"proximal": "interpolated"})
-    with pytest.raises(InputError, match="algorithm.clip_cov_low is 6.0 .* the range is empty"):
-        make_recipe(Path("m"), algorithm={"entropy_control": "clip_cov", "clip_cov_low": 6.0})
+    with pytest.raises(InputError, match="algorithm.entropy_control.low is 6.0 .* the range is empty"):
+        make_recipe(Path("m"), algorithm={"entropy_control": {"name": "clip_cov", "low": 6.0}})
 
 
 @pytest.mark.parametrize(
     "algorithm",
     [
-        {"covariance_share": 0.1},
-        {"clip_cov_low": 0.5},
-        {"entropy_control": "clip_cov", "kl_cov_coefficient": 1.0},
-        {"entropy_step": 0.1},
-        {"max_entropy_coefficient": 0.1},
+        {"entropy_control": {"share": 0.1}},
+        {"entropy_control": {"low": 0.5}},
+        {"entropy_control": {"name": "clip_cov", "coefficient": 1.0}},
+        {"entropy_bonus": {"step": 0.1}},
+        {"entropy_bonus": {"max_coefficient": 0.1}},
     ],
 )
 def test_a_key_of_what_is_off_is_refused(algorithm: dict):
-    *_, key = algorithm
-    with pytest.raises(InputError, match=f"algorithm.{key} is .* but nothing uses it. Remove it, or set"):
+    ((key, numbers),) = algorithm.items()
+    *_, number = numbers
+    with pytest.raises(InputError, match=f"algorithm.{key}.{number} is .* but nothing reads it: set"):
         make_recipe(Path("m"), algorithm=algorithm)

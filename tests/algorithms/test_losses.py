@@ -22,7 +22,7 @@ DEFAULT = Algorithm()
 
 
 def test_an_extreme_log_ratio_gives_a_finite_weight_and_a_finite_gradient():
-    uncapped = Algorithm(importance_cap=1e30)
+    uncapped = Algorithm(importance_weight={"name": "truncated", "cap": 1e30})
     inputs = make_inputs(current=[-1.0], behavior=[-500.0])
     assert truncated(inputs, uncapped).tolist() == pytest.approx([math.exp(20)])
     far = make_inputs(current=[0.0], proximal=[-500.0])
@@ -71,7 +71,7 @@ def test_a_batch_that_is_rejected_as_a_whole_has_no_gradient():
 
 def test_kl_in_the_loss_is_added_unweighted_by_its_coefficient():
     # k2 = d^2 / 2 with d = 0.5 and -1; its gradient is d
-    algorithm = Algorithm(kl_coefficient=0.1, kl_estimator="k2", importance_weight="none")
+    algorithm = Algorithm(kl={"coefficient": 0.1, "estimator": "k2"}, importance_weight="none")
     inputs = make_inputs(current=[-1.0, -2.0], advantages=[0.0, 0.0], reference=[-1.5, -1.0])
     total, *_ = make_loss(algorithm, max_new_tokens=8)(inputs)
     assert total.item() == pytest.approx(0.1 * (0.125 + 0.5))
@@ -79,7 +79,7 @@ def test_kl_in_the_loss_is_added_unweighted_by_its_coefficient():
 
 
 def test_the_entropy_bonus_lowers_the_loss():
-    algorithm = Algorithm(entropy_coefficient=0.01)
+    algorithm = Algorithm(entropy_bonus={"coefficient": 0.01})
     inputs = make_inputs(current=[-1.0, -2.0], advantages=[0.0, 0.0], entropies=[1.0, 3.0])
     total, *_ = make_loss(algorithm, max_new_tokens=8)(inputs)
     assert total.item() == pytest.approx(-0.04)
@@ -95,11 +95,12 @@ def test_sequences_alone_add_up_to_the_batch(weight: str, surrogate: str, reduct
         importance_weight=weight,
         surrogate=surrogate,
         reduction=reduction,
-        rejection=["second_moment", "geometric_mean", "token_range"],
-        geometric_low=0.5,
-        geometric_high=2.0,
-        second_moment_limit=0.5,
-        kl_coefficient=0.1,
+        rejection=[
+            {"name": "second_moment", "limit": 0.5},
+            {"name": "geometric_mean", "low": 0.5, "high": 2.0},
+            "token_range",
+        ],
+        kl={"coefficient": 0.1},
     )
     loss = make_loss(algorithm, max_new_tokens=8)
     whole = _random_inputs([5, 1, 4, 7])
@@ -205,11 +206,12 @@ def test_however_far_policies_are_apart_no_term_has_a_gradient_that_is_no_number
         inputs, hit=inputs.mask.roll(1), is_top=inputs.mask.roll(2), imitated=torch.ones(6)
     )
     more = {"probability_damping": 0.2, "top_entropy_share": 0.5, "entropy_control": "kl_cov"}
-    more |= {"behavior_kl_coefficient": 0.1, "nll_coefficient": 0.1, "kl_coefficient": 0.1}
+    more |= {"behavior_kl_coefficient": 0.1, "nll_coefficient": 0.1}
     anchors = ({}, {"clip_around": "behavior", "importance_weight": "none"})
     for region, estimator in itertools.product(TRUST_REGIONS, (*DIVERGENCES, *WEIGHTED_DIVERGENCES)):
         for anchor in anchors[: 1 if surrogate == "reinforce" else 2]:
-            keys = {"surrogate": surrogate, "trust_region": [region], "kl_estimator": estimator}
+            kl = {"coefficient": 0.1, "estimator": estimator}
+            keys = {"surrogate": surrogate, "trust_region": [region], "kl": kl}
             algorithm = Algorithm(**keys, **anchor, **more)
             found = gradient(make_loss(algorithm, max_new_tokens=8)(inputs).total, inputs)
             assert all(map(math.isfinite, found)) and found[-1] == 0.0, keys

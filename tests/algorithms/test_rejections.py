@@ -5,8 +5,11 @@ from fakes.loss_inputs import make_inputs, with_second_moment_bound
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.rejections import geometric_mean, second_moment, token_range, token_veto
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe.algorithm_terms import SecondMoment
+from asyncrl.recipe.terms import chosen
 
-DEFAULT = Algorithm()
+DEFAULT = Algorithm(rejection=["geometric_mean", "second_moment", "token_veto"])
+LIMIT = chosen(DEFAULT.rejection, SecondMoment).limit
 
 
 def test_the_token_range_keeps_ratios_inside_it():
@@ -57,10 +60,10 @@ def test_what_the_second_moment_keeps_is_within_its_limit_and_one_more_would_not
     squares = sorted((1.0 + mu) ** 2 for mu in behavior)
     number = sum(kept(inputs))
     assert 0 < number < 30
-    assert sum(squares[:number]) / number <= DEFAULT.second_moment_limit
+    assert sum(squares[:number]) / number <= LIMIT
     # The next one, and those that equal it.
     more = sum(square <= squares[number] + 1e-6 for square in squares)
-    assert sum(squares[:more]) / more > DEFAULT.second_moment_limit
+    assert sum(squares[:more]) / more > LIMIT
 
 
 def test_a_token_that_does_not_count_thins_out_no_second_moment():

@@ -9,6 +9,7 @@ from asyncrl.algorithms.surrogates import SURROGATES, cispo, gmpo, gspo, ppo_cli
 from asyncrl.recipe import Algorithm
 
 DEFAULT = Algorithm(clip_high=0.2)
+SAPO = Algorithm(surrogate="sapo")
 
 
 def test_reinforce_is_minus_advantage_times_log_prob():
@@ -34,7 +35,7 @@ def test_ppo_clips_a_ratio_that_moved_far_in_the_direction_of_its_advantage():
 
 def test_dual_clip_bounds_the_loss_of_a_negative_advantage():
     # ratio e^2 = 7.4 with A = -0.5: the loss 3.69 is cut at 3 x 0.5, and with it the gradient
-    algorithm = Algorithm(dual_clip=3.0)
+    algorithm = Algorithm(surrogate={"name": "ppo_clip", "dual_clip": 3.0})
     inputs = make_inputs(current=[-0.1, -0.9], proximal=[-2.1, -1.0], advantages=[-0.5, -0.5])
     losses = ppo_clip(inputs, algorithm)
     assert losses.tolist() == pytest.approx([1.5, 0.5 * math.exp(0.1)])
@@ -81,11 +82,11 @@ def test_sapo_damps_a_ratio_on_both_sides_of_one():
     # Ratios 1.2, 0.5 and 0.5 with tau 1 for positive advantages and 1.05 for negative ones.
     ratios = [math.log(1.2), math.log(0.5), math.log(0.5)]
     inputs = make_inputs(current=ratios, proximal=[0.0] * 3)
-    losses = sapo(inputs, DEFAULT)
+    losses = sapo(inputs, SAPO)
     assert losses.tolist() == pytest.approx([-2.199336, -1.510163, -1.510163], abs=1e-6)
     assert gradient(losses.sum(), inputs) == pytest.approx([-1.188080, -0.470007, -0.470007], abs=1e-6)
     inputs = make_inputs(current=ratios, proximal=[0.0] * 3, advantages=[-1.0] * 3)
-    assert gradient(sapo(inputs, DEFAULT).sum(), inputs) == pytest.approx(
+    assert gradient(sapo(inputs, SAPO).sum(), inputs) == pytest.approx(
         [1.186867, 0.467070, 0.467070], abs=1e-6
     )
 
@@ -110,5 +111,6 @@ def test_gspo_with_one_advantage_clips_a_whole_sequence_or_none_of_it():
 @pytest.mark.parametrize("surrogate", list(SURROGATES.values()))
 def test_at_the_proximal_policy_every_surrogate_has_the_gradient_of_reinforce(surrogate):
     # With one step per batch and one advantage per sequence they differ in nothing.
+    algorithm = SAPO if surrogate is sapo else DEFAULT
     inputs = make_inputs(current=[-0.5, -2.0, -1.0], advantages=[2.0, 2.0, -1.0], sequence_ids=[0, 0, 1])
-    assert gradient(surrogate(inputs, DEFAULT).sum(), inputs) == pytest.approx([-2.0, -2.0, 1.0])
+    assert gradient(surrogate(inputs, algorithm).sum(), inputs) == pytest.approx([-2.0, -2.0, 1.0])

@@ -11,7 +11,7 @@ from asyncrl.recipe import Algorithm
 
 
 def test_only_the_top_tokens_are_taught_and_kl_is_on_all():
-    algorithm = Algorithm(top_entropy_share=0.4, kl_coefficient=0.1, kl_estimator="k2")
+    algorithm = Algorithm(top_entropy_share=0.4, kl={"coefficient": 0.1, "estimator": "k2"})
     inputs = make_inputs(
         current=[-1.0, -2.0, -3.0], advantages=[1.0, -2.0, 4.0], reference=[-1.0, -1.0, -3.0]
     )

@@ -36,14 +36,16 @@ def slopes(advantage: float, **keys: Any) -> list[float]:
 
 def test_dppo_stops_tokens_that_moved_far_in_the_direction_of_their_advantage():
     # p - m is 0.1, -0.1 and -0.4: only the third is beyond 0.15, and only a negative advantage pushes it.
-    region = {"trust_region": ["dppo_tv"], "tv_limit": 0.15}
+    region = {"trust_region": [{"name": "dppo_tv", "limit": 0.15}]}
     assert slopes(-1.0, **region) == pytest.approx([1.2, 0.5, 0.0])
     assert slopes(1.0, **region) == pytest.approx([-1.2, -0.5, -0.5])
     # D(m, p) is 0.020411, 0.044403 and 0.334795.
-    region = {"trust_region": ["dppo_kl"], "kl_limit": 0.0444}
+    region = {"trust_region": [{"name": "dppo_kl", "limit": 0.0444}]}
     assert slopes(-1.0, **region) == pytest.approx([1.2, 0.0, 0.0])
-    assert slopes(-1.0, **region | {"kl_limit": 0.0445}) == pytest.approx([1.2, 0.5, 0.0])
-    assert slopes(1.0, **region | {"kl_limit": 0.0204}) == pytest.approx([0.0, -0.5, -0.5])
+    assert slopes(-1.0, trust_region=[{"name": "dppo_kl", "limit": 0.0445}]) == pytest.approx([1.2, 0.5, 0.0])
+    assert slopes(1.0, trust_region=[{"name": "dppo_kl", "limit": 0.0204}]) == pytest.approx(
+        [0.0, -0.5, -0.5]
+    )
 
 
 def test_dppo_with_a_cap_on_the_ratio_is_cispo_in_its_region():
@@ -54,7 +56,7 @@ def test_dppo_with_a_cap_on_the_ratio_is_cispo_in_its_region():
 def test_the_divergence_from_the_behavior_policy_pulls_tokens_inside_and_outside():
     # The mean loss over the three is -0.733002 with 1e-3 (ln p / m)^2.
     inputs = three_tokens(1.0)
-    keys = {"trust_region": ["dppo_tv"], "tv_limit": 0.2, "behavior_kl_coefficient": 1e-3}
+    keys = {"trust_region": [{"name": "dppo_tv", "limit": 0.2}], "behavior_kl_coefficient": 1e-3}
     parts = make_loss(Algorithm(**UNBOUNDED, **keys), max_new_tokens=8)(inputs)
     assert (parts.total / parts.denominator).item() == pytest.approx(-0.733002, abs=1e-6)
     assert gradient(parts.total, inputs) == pytest.approx([-1.199635, -0.501386, -0.501386], abs=1e-6)
@@ -63,7 +65,7 @@ def test_the_divergence_from_the_behavior_policy_pulls_tokens_inside_and_outside
 
 def test_ipo_drops_what_left_its_region_whatever_the_advantage():
     inputs = three_tokens(1.0)
-    keys = {"trust_region": ["ipo"], "probability_limit": 0.3}
+    keys = {"trust_region": [{"name": "ipo", "limit": 0.3}]}
     parts = make_loss(Algorithm(**UNBOUNDED, **keys), max_new_tokens=8)(inputs)
     assert (parts.total / parts.denominator).item() == pytest.approx(-0.566667, abs=1e-6)
     assert gradient(parts.total, inputs) == pytest.approx([-1.2, -0.5, 0.0])
@@ -74,16 +76,19 @@ def test_kpop_takes_the_larger_of_both_binary_divergences():
     # 0.020411, 0.044403 and 0.381909; p 0.004 against m 0.001, a factor of four, is only 0.002550.
     bounds = [(0.0204, 0), (0.0205, 1), (0.0444, 1), (0.0445, 2), (0.3819, 2), (0.382, 3)]
     for limit, number in bounds:
-        assert sum(kpop(three_tokens(1.0), Algorithm(kpop_limit=limit)).tolist()) == number
+        assert (
+            sum(kpop(three_tokens(1.0), Algorithm(trust_region=[{"name": "kpop", "limit": limit}])).tolist())
+            == number
+        )
     rare = make_inputs(current=[math.log(0.004)], behavior=[math.log(0.001)])
     for limit, is_inside in ((0.00254, False), (0.00256, True)):
-        assert kpop(rare, Algorithm(kpop_limit=limit)).tolist() == [is_inside]
+        assert kpop(rare, Algorithm(trust_region=[{"name": "kpop", "limit": limit}])).tolist() == [is_inside]
 
 
 def test_an_off_policy_sequence_is_dropped_only_for_a_negative_advantage():
     # The mean of ln m / p is 0.401324.
     for limit, is_inside in ((0.1, False), (0.5, True)):
-        algorithm = Algorithm(sequence_limit=limit)
+        algorithm = Algorithm(trust_region=[{"name": "off_policy_sequence", "limit": limit}])
         assert off_policy_sequence(three_tokens(-1.0), algorithm).tolist() == [is_inside] * 3
         assert off_policy_sequence(three_tokens(1.0), algorithm).tolist() == [True] * 3
 
@@ -104,7 +109,7 @@ def test_the_authors_second_moment_clips_where_the_papers_drops():
         False,
     ]
     # A wider drift widens the range: 0.25 fits when it is the limit's mean.
-    wide = Algorithm(trust_region=["second_moment_clip"], second_moment_limit=0.0975)
+    wide = Algorithm(trust_region=[{"name": "second_moment_clip", "limit": 0.0975}])
     assert second_moment_clip(with_second_moment_bound(inputs, wide), wide).tolist() == [True] * 4
 
 
@@ -122,7 +127,11 @@ def test_the_authors_second_moment_is_of_the_whole_drift_also_where_the_proximal
 
 
 def test_outside_a_region_kl_and_entropy_pull_and_the_denominator_stays():
-    keys = {"trust_region": ["ipo"], "kl_coefficient": 0.5, "kl_estimator": "k2", "entropy_coefficient": 0.1}
+    keys = {
+        "trust_region": ["ipo"],
+        "kl": {"coefficient": 0.5, "estimator": "k2"},
+        "entropy_bonus": {"coefficient": 0.1},
+    }
     inputs = make_inputs(
         current=[math.log(0.4)],
         behavior=[math.log(0.8)],

@@ -24,11 +24,21 @@ LONG = {"current": [-1.0] * 500, "behavior": [-2.0] * 500}
         (truncated, {}, TOKENS, [math.exp(0.5), 2.0, math.exp(-1)]),
         (masked, {"mask_high": 2.0}, TOKENS, [math.exp(0.5), 0.0, 0.0]),
         (sequence_truncated, {}, SEQUENCES, [math.exp(0.3)] * 2 + [2.0] * 2),
-        (sequence_masked, {}, SEQUENCES, [math.exp(0.3)] * 2 + [0.0] * 2),
-        (truncated, {"importance_floor": 0.7}, PAIR, [math.exp(0.5), 0.7]),
-        (sequence_truncated, {"importance_floor": 0.7}, PAIR, [0.7, 0.7]),
+        (
+            sequence_masked,
+            {"importance_weight": "sequence_masked"},
+            SEQUENCES,
+            [math.exp(0.3)] * 2 + [0.0] * 2,
+        ),
+        (truncated, {"importance_weight": {"name": "truncated", "floor": 0.7}}, PAIR, [math.exp(0.5), 0.7]),
+        (sequence_truncated, {"importance_weight": {"name": "truncated", "floor": 0.7}}, PAIR, [0.7, 0.7]),
         # The product over a very long sequence stays finite.
-        (sequence_truncated, {"importance_cap": 1e30}, LONG, [math.exp(20)] * 500),
+        (
+            sequence_truncated,
+            {"importance_weight": {"name": "truncated", "cap": 1e30}},
+            LONG,
+            [math.exp(20)] * 500,
+        ),
     ],
 )
 def test_a_weight_is_its_ratio_or_product_within_its_bounds(

@@ -27,7 +27,7 @@ from asyncrl.run.metrics_file import written_rows
 DTYPES = ("float32", "bfloat16", "float16")
 CORRECTIONS: dict[str, dict[str, Any]] = {
     "none": {"algorithm.importance_weight": "none"},
-    "truncated": {"algorithm.importance_weight": "truncated", "algorithm.importance_cap": 2.0},
+    "truncated": {"algorithm.importance_weight": {"name": "truncated", "cap": 2.0}},
 }
 
 

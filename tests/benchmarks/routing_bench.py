@@ -9,7 +9,7 @@ they take the experts that the server took. Per row the mean over the batches an
 
     routing    share of the choices, one per token and layer, that differ from the server's
     KL         mismatch_kl, the k3 estimate of the KL of the server from the trainer
-    capped     share of the tokens whose importance weight is at the cap (algorithm.importance_cap)
+    capped     share of the tokens whose importance weight is at the cap (algorithm.importance_weight.cap)
     largest    largest |difference of log-probs| of a token
 """
 

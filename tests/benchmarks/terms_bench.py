@@ -53,8 +53,7 @@ class Arm:
 
 
 PLAIN = {"importance_weight": "none", "clip_around": "behavior", "surrogate": "ratio"}
-KL = {"kl_coefficient": 0.01}
-REWARD_KL = KL | {"kl_in": "reward", "kl_estimator": "k1"}
+REWARD_KL = {"kl": {"coefficient": 0.01, "place": "reward", "estimator": "k1"}}
 ARMS = {
     "weight none": Arm({"importance_weight": "none"}),
     "masked": Arm({"importance_weight": "masked"}),
@@ -81,13 +80,13 @@ ARMS = {
     "prompt_mean": Arm({"reduction": "prompt_mean"}),
     "dr_grpo_constant": Arm({"reduction": "dr_grpo_constant"}),
     "k1 in the reward": Arm(REWARD_KL),
-    "k2": Arm(KL | {"kl_estimator": "k2"}),
-    "k3": Arm(KL | {"kl_estimator": "k3"}),
-    "k3_plus": Arm(KL | {"kl_estimator": "k3_plus"}),
-    "unbiased": Arm(KL | {"kl_estimator": "unbiased"}),
+    "k2": Arm({"kl": {"coefficient": 0.01, "estimator": "k2"}}),
+    "k3": Arm({"kl": {"coefficient": 0.01, "estimator": "k3"}}),
+    "k3_plus": Arm({"kl": {"coefficient": 0.01, "estimator": "k3_plus"}}),
+    "unbiased": Arm({"kl": {"coefficient": 0.01, "estimator": "unbiased"}}),
     "behavior_kl": Arm({"behavior_kl_coefficient": 1e-3}),
-    "entropy bonus": Arm({"entropy_coefficient": 0.01}),
-    "entropy_target": Arm({"entropy_target": 0.2}),
+    "entropy bonus": Arm({"entropy_bonus": {"coefficient": 0.01}}),
+    "entropy_target": Arm({"entropy_bonus": {"target": 0.2}}),
     "clip_cov": Arm({"entropy_control": "clip_cov"}),
     "clip_cov, 2 steps": Arm({"entropy_control": "clip_cov"}, steps=2),
     "kl_cov, 2 steps": Arm({"entropy_control": "kl_cov"}, steps=2),

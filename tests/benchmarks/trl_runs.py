@@ -88,7 +88,7 @@ def settings_of(recipe: Recipe, *, folder: Path, target: float, cores: tuple[int
         "adam_epsilon": trainer.adam_epsilon,
         "weight_decay": trainer.weight_decay,
         "clip_grad_norm": trainer.clip_grad_norm,
-        "advantage": recipe.algorithm.advantage,
+        "advantage": recipe.algorithm.advantage.name,
         "reduction": recipe.algorithm.reduction,
         "clip_low": recipe.algorithm.clip_low,
         "clip_high": recipe.algorithm.clip_high,

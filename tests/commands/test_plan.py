@@ -119,7 +119,7 @@ def test_a_colocated_plan_says_what_each_turn_needs(recipe: Path, capsys: pytest
 def test_a_frozen_reference_is_counted_where_a_kl_needs_one(recipe: Path, capsys: pytest.CaptureFixture[str]):
     assert cli.main(["plan", str(recipe), "--gpu-memory-gb", "1000"]) == 0
     assert "  reference  " not in capsys.readouterr().out
-    assert cli.main(["plan", str(recipe), "algorithm.kl_coefficient=0.1", "--gpu-memory-gb", "1000"]) == 0
+    assert cli.main(["plan", str(recipe), "algorithm.kl.coefficient=0.1", "--gpu-memory-gb", "1000"]) == 0
     assert "  reference  " in capsys.readouterr().out
 
 

@@ -61,7 +61,8 @@ def test_the_readme_shows_the_verifier_to_copy():
 
 
 def test_the_surrogate_to_copy_is_accepted_and_has_the_slope_it_says():
-    algorithm = Algorithm(surrogate=f"{EXAMPLES}/soft_clip.py:soft_clip", importance_weight="none")
+    surrogate = {"name": f"{EXAMPLES}/soft_clip.py:soft_clip", "options": {"high": 0.28}}
+    algorithm = Algorithm(surrogate=surrogate, importance_weight="none")
     check_terms(algorithm)
     loss = make_loss(algorithm, max_new_tokens=8)
     # Ratios 1, and e^3 = 20: far beyond the clip.
@@ -73,7 +74,8 @@ def test_the_surrogate_to_copy_is_accepted_and_has_the_slope_it_says():
 
 
 def test_the_weight_to_copy_is_accepted_and_weighs_by_lag_finish_and_source():
-    algorithm = Algorithm(importance_weight=f"{EXAMPLES}/by_lag.py:by_lag")
+    weight = {"name": f"{EXAMPLES}/by_lag.py:by_lag", "options": {"shares": {"hard": 2.0}}}
+    algorithm = Algorithm(importance_weight=weight)
     check_terms(algorithm)
     inputs = dataclasses.replace(
         make_inputs(current=[-1.0] * 4, behavior=[-1.0, -1.0, -4.0, -1.0], sequence_ids=[0, 0, 1, 2]),

@@ -11,17 +11,15 @@ from safetensors.torch import load_file
 ALGORITHM = {
     "advantage": "remax",
     "importance_weight": "sequence_truncated",
-    "rejection": ["second_moment", "token_veto"],
-    "second_moment_limit": 1.0,
+    "rejection": [{"name": "second_moment", "limit": 1.0}, "token_veto"],
     "surrogate": "gspo",
     # Sequence ratios move far less than those of tokens: with the clip of those it learns and falls back.
     "clip_low": 0.003,
     "clip_high": 0.004,
     "reduction": "sequence_mean",
-    "kl_coefficient": 0.001,
-    "entropy_coefficient": 0.001,
-    "overlong_buffer_tokens": 2,
-    "overlong_penalty": 0.01,
+    "kl": {"coefficient": 0.001},
+    "entropy_bonus": {"coefficient": 0.001},
+    "overlong": {"buffer_tokens": 2, "penalty": 0.01},
 }
 
 

@@ -21,7 +21,7 @@ def test_a_killed_run_with_adapters_resumes_and_is_reproduced(
     run = WholeRun(
         tmp_path,
         model=model,
-        algorithm={"kl_coefficient": 0.01},
+        algorithm={"kl": {"coefficient": 0.01}},
         serving={"weight_transport": transport},
     ).start()
     run.wait_for(lambda: len(run.steps()) >= 3, "step 3", seconds=600)

@@ -23,7 +23,7 @@ def test_a_killed_run_resumes_with_the_experts_of_every_token(
 ) -> None:
     run = WholeRun(
         tmp_path,
-        algorithm={"routing_replay": "rollout", "kl_coefficient": 0.01},
+        algorithm={"routing_replay": "rollout", "kl": {"coefficient": 0.01}},
         trainer={"num_steps": 4, "checkpoint_every_steps": 1},
     )
     write_base_model(tmp_path / "model", num_experts=8)

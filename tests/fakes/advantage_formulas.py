@@ -21,11 +21,11 @@ def of_group(
     """One per response, before the batch changes any; under gae the reward."""
     n, mean = len(rewards), sum(rewards) / len(rewards)
     by_length = sum(a * b for a, b in zip(rewards, lengths, strict=True)) / sum(lengths)
-    subsets = list(itertools.combinations(range(n), algorithm.pass_k))
+    subsets = list(itertools.combinations(range(n), min(getattr(algorithm.advantage, "k", 2), n)))
     best = {subset: max(rewards[j] for j in subset) for subset in subsets}
 
     def one(i: int, r: float) -> float:
-        match algorithm.advantage:
+        match algorithm.advantage.name:
             case "grpo":
                 return scores(rewards)[i]
             case "dr_grpo" | "reinforce_pp_baseline":
@@ -51,7 +51,7 @@ def of_group(
                 return 0.1 * r - (1 - r)
             case "asym_re":
                 return r - mean + 0.1
-        assert algorithm.advantage in ("reinforce_pp", "gae")
+        assert algorithm.advantage.name in ("reinforce_pp", "gae")
         return r
 
     return [one(i, r) for i, r in enumerate(rewards)]
@@ -67,10 +67,10 @@ def of_tokens(
 ) -> list[float]:
     """[T] from one per response: whitened over tokens, or under gae with gamma 0.9 and lambda 0.8."""
     per_token = [x for x, length in zip(found, lengths, strict=True) for _ in range(length)]
-    if algorithm.advantage in WHITENED:
+    if algorithm.advantage.name in WHITENED:
         center, spread = statistics.fmean(per_token), statistics.pstdev(per_token)
         return [(x - center) / (spread + EPSILON) for x in per_token]
-    if algorithm.advantage != "gae":
+    if algorithm.advantage.name != "gae":
         return per_token
     wanted, first = list[float](), 0
     for reward, length in zip(found, lengths, strict=True):

@@ -13,7 +13,7 @@ from fakes.models import random_batch
 from fakes.recipes import make_recipe
 
 # A KL in the reward takes running sums, of which torch has no deterministic kind on a GPU.
-ALGORITHM = {"advantage": "reinforce_pp", "kl_coefficient": 0.1, "kl_in": "reward"}
+ALGORITHM = {"advantage": "reinforce_pp", "kl": {"coefficient": 0.1, "place": "reward"}}
 TRAINER = {"deterministic": True, "learning_rate": 1e-3, "tokens_per_micro_batch": 60}
 
 

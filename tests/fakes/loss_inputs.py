@@ -48,12 +48,17 @@ def gradient(total: Tensor, inputs: LossInputs) -> list[float]:
 
 
 def with_second_moment_bound(inputs: LossInputs, algorithm: Algorithm) -> LossInputs:
-    """As the learner finds it where these are all tokens of an optimizer step."""
+    """As the learner finds it where these are all tokens of an optimizer step; as they are without a term
+    that is judged by it."""
     squares = squares_of_tokens_that_move_away(inputs, algorithm).double()
 
     def count_and_sum(bound: float) -> tuple[float, float]:
         count, total = second_moment_sums(squares, bound, algorithm).tolist()
         return count, total
 
-    bound = find_second_moment_bound(count_and_sum, algorithm.second_moment_limit)
+    terms = (*algorithm.rejection, *algorithm.trust_region)
+    limits = [term.limit for term in terms if term.name in ("second_moment", "second_moment_clip")]
+    if not limits:
+        return inputs
+    bound = find_second_moment_bound(count_and_sum, limits[0])
     return dataclasses.replace(inputs, second_moment_bound=bound)

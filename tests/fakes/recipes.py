@@ -5,6 +5,7 @@ from typing import Any
 
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
+from asyncrl.recipe.terms import name_of
 
 
 def make_recipe(folder: Path, /, **sections: Any) -> Recipe:
@@ -17,7 +18,7 @@ def make_recipe(folder: Path, /, **sections: Any) -> Recipe:
         # The defaults are of models that are ten thousand times as large.
         "trainer": {"learning_rate": 1e-4},
     }
-    if sections.get("algorithm", {}).get("advantage") == "gae":
+    if name_of(sections.get("algorithm", {}).get("advantage")) == "gae":
         raw["critic"] = {"learning_rate": 1e-4}
     for name, section in sections.items():
         raw[name] = raw.get(name, {}) | section if isinstance(section, dict) else section

@@ -107,7 +107,7 @@ samples |= {"pass_at_k": 0.8, "pass_low": 0.7, "pass_high": 0.9}
 live.evaluation({**EVALUATION, "when": "before", **samples})
 for step in range(1, 4):
     live.step(row(step, capped_share=0.2))
-live.note("alarm capped_share: 20.0% of the tokens have an importance weight at algorithm.importance_cap")
+live.note("alarm capped_share: 20.0% of the tokens are at algorithm.importance_weight.cap")
 print("half", flush=True)
 sys.stdin.readline()
 for step in range(4, 7):
@@ -175,7 +175,9 @@ def test_without_a_terminal_there_are_plain_lines() -> None:
     assert lines[0].startswith("start   starting 1 rollout") and lines[0].endswith("takes its time")
     assert lines[1].startswith("done    starting")
     # A remark is one line, for grep.
-    assert any(line.startswith("alarm capped_share") and line.endswith("importance_cap") for line in lines)
+    assert any(
+        line.startswith("alarm capped_share") and line.endswith("importance_weight.cap") for line in lines
+    )
     assert piped(NO_COLOR="1", FORCE_COLOR="").splitlines()[2:] == lines[2:]
 
 

@@ -104,8 +104,11 @@ def test_a_term_in_a_file_is_found_from_the_recipes_folder_also_by_its_copy_else
     text += "algorithm: {surrogate: './own.py:loss', rejection: ['./own.py:keep', token_veto]}\n"
     (tmp_path / "recipe.yaml").write_text(text)
     recipe = load_recipe(tmp_path / "recipe.yaml")
-    assert recipe.algorithm.surrogate == f"{tmp_path.resolve()}/own.py:loss"
-    assert recipe.algorithm.rejection == [f"{tmp_path.resolve()}/own.py:keep", "token_veto"]
+    assert recipe.algorithm.surrogate.name == f"{tmp_path.resolve()}/own.py:loss"
+    assert [term.name for term in recipe.algorithm.rejection] == [
+        f"{tmp_path.resolve()}/own.py:keep",
+        "token_veto",
+    ]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "recipe.yaml").write_text(dump_recipe(recipe))
     assert load_recipe(tmp_path / "run" / "recipe.yaml") == recipe

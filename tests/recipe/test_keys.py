@@ -6,6 +6,7 @@ from pydantic import BaseModel
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.keys import markdown
+from asyncrl.recipe.terms import Term, kinds_in, names_of, numbers_of
 
 
 def names(section: type[BaseModel], prefix: str = "") -> list[str]:
@@ -15,8 +16,17 @@ def names(section: type[BaseModel], prefix: str = "") -> list[str]:
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())]
         kinds = [getattr(kind, "__origin__", kind) for kind in kinds]
         inner = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        found += names(inner[0], f"{prefix}{name}.") if inner else [prefix + name]
+        if terms := kinds_in(field.annotation):
+            found += [prefix + name, *_numbers(prefix + name, terms, is_list=kinds[0] is list)]
+        else:
+            found += names(inner[0], f"{prefix}{name}.") if inner else [prefix + name]
     return found
+
+
+def _numbers(key: str, terms: tuple[type[Term], ...], *, is_list: bool) -> list[str]:
+    """The dotted names of the numbers of terms; in a list below the term's name."""
+    places = [(f"{key}.{names_of(kind)[0]}" if is_list and names_of(kind) else key, kind) for kind in terms]
+    return [*dict.fromkeys(f"{place}.{number}" for place, kind in places for number in numbers_of(kind))]
 
 
 @pytest.fixture

@@ -48,8 +48,8 @@ def test_what_cannot_work_is_refused_with_the_key(lora: dict, words: str):
         ({"model": {"bitwise_agreement": True}}, "model.bitwise_agreement is true but model.lora is set"),
         ({"model": {"dtype": "float16"}}, "model.dtype is float16 but model.lora is set"),
         (
-            {"algorithm": {"kl_coefficient": 0.1, "reference_refresh_steps": 4}},
-            "algorithm.reference_refresh_steps is 4 but model.lora is set",
+            {"algorithm": {"kl": {"coefficient": 0.1, "refresh_steps": 4}}},
+            "algorithm.kl.refresh_steps is 4 but model.lora is set",
         ),
         ({"trainer": {"optimizer_cpu_offload": True}}, "trainer.optimizer_cpu_offload is true"),
     ],

@@ -27,7 +27,7 @@ def test_a_key_without_its_section_is_found(word: str, meant: str) -> None:
 
 def test_a_key_is_found_by_its_own_name_alone() -> None:
     # The keys that the page lists; those of one mapping of a list are there as keys of it.
-    known = set(dotted_keys(Recipe))
+    known = {key for key, _ in dotted_keys(Recipe)}
     assert len(names() & known) > 250
     for key in sorted(names() & known)[::40]:
         assert "Did you mean" in nearest_key(key.rpartition(".")[2])

@@ -54,10 +54,19 @@ def test_when_nothing_is_repeated_is_said() -> None:
 
 
 def test_that_k1_in_the_loss_pulls_nowhere_is_said() -> None:
-    algorithm = {"kl_coefficient": 0.1, "kl_estimator": "k1"}
+    algorithm = {"kl": {"coefficient": 0.1, "estimator": "k1"}}
     (note,) = notes(make_recipe(Path("m"), algorithm=algorithm, trainer=TWO_STEPS))
-    assert "mean of its gradient" in note and "algorithm.kl_in to reward" in note
-    assert notes(make_recipe(Path("m"), algorithm=algorithm | {"kl_in": "reward"}, trainer=TWO_STEPS)) == []
+    assert "mean of its gradient" in note and "algorithm.kl.place to reward" in note
+    assert (
+        notes(
+            make_recipe(
+                Path("m"),
+                algorithm={"kl": {"coefficient": 0.1, "estimator": "k1", "place": "reward"}},
+                trainer=TWO_STEPS,
+            )
+        )
+        == []
+    )
 
 
 def test_that_a_cut_off_response_has_ended_for_the_critic_is_said() -> None:

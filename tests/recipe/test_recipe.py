@@ -87,10 +87,10 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             "a group has a gradient even if all its rewards are equal: none is worth stopping",
         ),
         (
-            {"rollout": {"pilot_samples": 2}, "algorithm": {"advantage": "pass_at_k", "pass_k": 4}},
+            {"rollout": {"pilot_samples": 2}, "algorithm": {"advantage": {"name": "pass_at_k", "k": 4}}},
             "a group that ends with its pilot has no 4 answers",
         ),
-        ({"algorithm": {"overlong_buffer_tokens": 64}}, "every response would be penalized"),
+        ({"algorithm": {"overlong": {"buffer_tokens": 64}}}, "every response would be penalized"),
         ({"trainer": {"optimizer_steps_per_batch": 17}}, "rollout.groups_per_batch is 16"),
         (
             {"algorithm": {"advantage": "gae"}, "critic": {"optimizer_steps_per_batch": 17}},
@@ -98,7 +98,7 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
         ),
         (
             {
-                "algorithm": {"advantage": "gae", "kl_coefficient": 0.1, "kl_in": "reward"},
+                "algorithm": {"advantage": "gae", "kl": {"coefficient": 0.1, "place": "reward"}},
                 "critic": {"optimizer_steps_per_batch": 4},
             },
             "the KL is computed for mini-batches that both share",
@@ -137,8 +137,11 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
             {"replay": {"repeated_groups_per_batch": 17}},
             "at most 16 are possible. Lower it, or raise replay.max_uses",
         ),
-        ({"algorithm": {"advantage": "pass_at_k", "pass_k": 9}}, "no 9 answers to take the best of"),
-        ({"algorithm": {"advantage": "pass_at_k_training", "pass_k": 9}}, "no 9 answers to take the best"),
+        ({"algorithm": {"advantage": {"name": "pass_at_k", "k": 9}}}, "no 9 answers to take the best of"),
+        (
+            {"algorithm": {"advantage": {"name": "pass_at_k_training", "k": 9}}},
+            "no 9 answers to take the best",
+        ),
         (
             {"algorithm": {"advantage": "pass_at_k_training"}, "rollout": {"samples_per_group": 4}},
             "a group has one subset of that many answers",
@@ -172,14 +175,14 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
         ),
         (
             {
-                "algorithm": {"advantage": "gae", "gae_length_alpha": 0.05},
+                "algorithm": {"advantage": {"name": "gae", "length_alpha": 0.05}},
                 "critic": {"targets": "v_trace"},
             },
-            "gae_length_alpha is 0.05 but critic.targets is v_trace",
+            "advantage.length_alpha is 0.05 but critic.targets is v_trace",
         ),
         (
             {
-                "algorithm": {"advantage": "gae", "gae_lambda": 0.95},
+                "algorithm": {"advantage": {"name": "gae", "gae_lambda": 0.95}},
                 "critic": {"targets": "v_trace", "gae_lambda": 1.0},
             },
             "v_trace, whose targets give the policy its advantages: there is one lambda",
@@ -288,12 +291,12 @@ def test_a_learning_rate_by_weights_that_the_loss_lacks_is_refused() -> None:
         (
             "auto",
             {"initial_loss_scale": 64.0},
-            r"initial_loss_scale is 64 but model\.dtype is auto: only losses",
+            r"initial_loss_scale is 64\.0, but nothing reads it: set model\.dtype to float16",
         ),
         (
             "bfloat16",
             {"loss_scale_growth_steps": 9},
-            r"loss_scale_growth_steps is 9 but model\.dtype is bfloat16",
+            r"loss_scale_growth_steps is 9, but nothing reads it: set model\.dtype to float16",
         ),
         ("float16", {"initial_loss_scale": 0.0}, r"initial_loss_scale"),
     ],

@@ -59,11 +59,11 @@ def test_each_schedule_is_that_of_torch_step_by_step(
     kind: str, warmup: int, stable: int, decay: int, share: float
 ):
     end = warmup + decay + (stable if kind == "wsd" else 0)
-    trainer = {"learning_rate_schedule": kind, "warmup_steps": warmup, "num_steps": end}
-    if kind != "constant":
-        trainer |= {"min_learning_rate_share": share}
+    numbers = {} if kind == "constant" else {"min_share": share}
     if kind == "wsd":
-        trainer |= {"decay_steps": decay}
+        numbers |= {"decay_steps": decay}
+    chosen = {"name": kind, **numbers}
+    trainer = {"learning_rate_schedule": chosen, "warmup_steps": warmup, "num_steps": end}
     schedule = make_recipe(trainer).policy_schedule()
     # torch's cosine rises again behind its end, where ours stays at the floor.
     count = end + (1 if kind == "cosine" else 4)
@@ -84,11 +84,11 @@ def test_the_values_of_a_short_run_by_hand():
         return [schedule.rate(version) for version in range(7)]
 
     assert rates(learning_rate_schedule="linear") == [0.5, 1, 1, 0.75, 0.5, 0.25, 0]
-    floored = rates(learning_rate_schedule="linear", min_learning_rate_share=0.2)
+    floored = rates(learning_rate_schedule={"name": "linear", "min_share": 0.2})
     assert floored == pytest.approx([0.5, 1, 1, 0.8, 0.6, 0.4, 0.2])
     assert rates(learning_rate_schedule="cosine")[4] == pytest.approx(0.5)
-    assert rates(learning_rate_schedule="wsd", decay_steps=2) == [0.5, 1, 1, 1, 1, 0.5, 0]
-    assert rates(learning_rate_schedule="linear", schedule_steps=4) == [0.5, 1, 1, 0.5, 0, 0, 0]
+    assert rates(learning_rate_schedule={"name": "wsd", "decay_steps": 2}) == [0.5, 1, 1, 1, 1, 0.5, 0]
+    assert rates(learning_rate_schedule={"name": "linear", "steps": 4}) == [0.5, 1, 1, 0.5, 0, 0, 0]
 
 
 def test_optimizer_steps_are_counted_by_each_model_for_itself():
@@ -127,21 +127,21 @@ def test_a_fall_ends_with_the_run_whatever_its_unit_and_the_critics_warm_up():
     ("trainer", "words"),
     [
         (
-            {"decay_steps": 3},
-            "trainer.decay_steps is 3 but trainer.learning_rate_schedule constant has no use",
+            {"learning_rate_schedule": {"decay_steps": 3}},
+            "decay_steps is 3, but nothing reads it: set trainer.learning_rate_schedule to .name: wsd,",
         ),
-        ({"learning_rate_schedule": "linear", "decay_steps": 3}, "Remove it, or set .* to wsd"),
-        ({"schedule_steps": 9}, "trainer.schedule_steps is 9 but .* linear or cosine or wsd"),
-        ({"min_learning_rate_share": 0.1}, "trainer.min_learning_rate_share is 0.1 but"),
+        ({"learning_rate_schedule": {"name": "linear", "decay_steps": 3}}, "nothing reads it"),
+        ({"learning_rate_schedule": {"steps": 9}}, "belongs to linear, cosine, wsd"),
+        ({"learning_rate_schedule": {"min_share": 0.1}}, "min_share is 0.1, but nothing reads it"),
         (
             {"learning_rate_schedule": "cosine", "warmup_steps": 9, "num_steps": 9},
             "cosine ends at step 9 .* trainer.warmup_steps is 9: the rate has no room to fall",
         ),
         (
-            {"learning_rate_schedule": "wsd", "warmup_steps": 5, "num_steps": 9, "decay_steps": 5},
-            "its fall takes 5.* Lower trainer.warmup_steps or trainer.decay_steps, or raise",
+            {"learning_rate_schedule": {"name": "wsd", "decay_steps": 5}, "warmup_steps": 5, "num_steps": 9},
+            "its fall takes 5.* Lower trainer.warmup_steps or trainer.learning_rate_schedule.decay_steps",
         ),
-        ({"learning_rate_schedule": "cosin"}, "'constant', 'linear', 'cosine' or 'wsd'"),
+        ({"learning_rate_schedule": "cosin"}, "'constant', 'linear', 'cosine', 'wsd'. Did you mean cosine"),
     ],
 )
 def test_keys_that_do_nothing_and_falls_without_room_are_refused(trainer: dict[str, Any], words: str):

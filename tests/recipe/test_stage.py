@@ -39,7 +39,10 @@ def test_servers_of_such_a_stage_answer_held_out_rows_where_a_verifier_grades_th
             {"rollout": {"temperature": 0.5}},
             "rollout.temperature is 0.5 but stage is sft, in which nothing is",
         ),
-        ({"algorithm": {"kl_coefficient": 0.1}}, "algorithm.kl_coefficient is 0.1 but .* no reward"),
+        (
+            {"algorithm": {"kl": {"coefficient": 0.1}}},
+            'algorithm.kl is {"coefficient": 0.1} but .* no reward',
+        ),
         ({"algorithm": {"preset": "dapo"}}, "algorithm.preset is 'dapo' but stage is sft"),
         ({"verifying": {"default": "exact"}}, "verifying.default is 'exact' but .* no server is started"),
         ({"serving": {"num_servers": 2}}, "serving.num_servers is 2 but .* no server is started"),

@@ -174,7 +174,7 @@ def test_shaping_is_that_of_each_branch(tmp_path: Path) -> None:
     queue = journal_queue(tmp_path)
     group = in_branches(queue)
     rewards = {"1 1": 1.0, "2 2 2": 1.0, "3": 0.0}
-    complete(queue, group, ByText(rewards), overlong_buffer_tokens=2, overlong_penalty=1.0)
+    complete(queue, group, ByText(rewards), overlong={"buffer_tokens": 2, "penalty": 1.0})
     # The branch has all 4 tokens of its limit, the trajectory's own conversation 2.
     assert group.scores["00000000-00"].branch_rewards() == {"00000000-00": 1.0, "00000000-00.1": 0.0}
 

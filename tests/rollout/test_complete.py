@@ -83,7 +83,7 @@ def journal_queue(folder: Path, **settings: object) -> ReplayQueue:
 
 def test_a_long_answer_loses_reward_and_keeps_its_correctness(tmp_path: Path) -> None:
     queue = journal_queue(tmp_path)
-    algorithm = Algorithm(advantage="dr_grpo", overlong_buffer_tokens=4, overlong_penalty=0.5)
+    algorithm = Algorithm(advantage="dr_grpo", overlong={"buffer_tokens": 4, "penalty": 0.5})
     group = generated(queue, 8, 3)
     complete(queue, algorithm, group, 1.0, 0.0)
     # 8 tokens are 2 of the 4 in the buffer before 10: half of the penalty of 0.5
@@ -100,7 +100,7 @@ def test_a_response_that_is_cut_off_gets_the_reward_that_the_recipe_gives_it(tmp
     assert [(s.correctness, s.reward) for s in scores] == [(1.0, 0.0), (1.0, 1.0)]
 
 
-@pytest.mark.parametrize("keys", [{"cut_off_reward": 0.0}, {"overlong_buffer_tokens": 4}])
+@pytest.mark.parametrize("keys", [{"cut_off_reward": 0.0}, {"overlong": {"buffer_tokens": 4}}])
 def test_a_response_without_a_verdict_stays_without_a_reward(tmp_path: Path, keys: dict[str, float]) -> None:
     queue = journal_queue(tmp_path)
     group = generated(queue, LIMIT, LIMIT)
@@ -158,7 +158,7 @@ def test_one_response_per_prompt_is_trained(tmp_path: Path, name: str) -> None:
 def test_shaping_and_score_add_up_as_they_are_written(tmp_path: Path) -> None:
     queue = journal_queue(tmp_path)
     group = generated(queue, LIMIT, 3)
-    algorithm = Algorithm(advantage="dr_grpo", overlong_buffer_tokens=1, overlong_penalty=0.1)
+    algorithm = Algorithm(advantage="dr_grpo", overlong={"buffer_tokens": 1, "penalty": 0.1})
     # 0.8 - 0.1 is 0.7000000000000001 in floats.
     complete(queue, algorithm, group, 0.8, 0.7)
     assert [group.scores[t.trajectory_id].reward for t in group.trajectories] == [0.7, 0.7]

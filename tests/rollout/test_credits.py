@@ -147,7 +147,8 @@ def test_named_scores_reach_the_advantage_also_where_all_rewards_are_equal() -> 
 def test_credits_are_one_more_named_score() -> None:
     pair = (graded("a", {"right": 1.0}, 0.25), graded("b", {"right": 0.0}, 1.25))
     assert advantages(*pair) == [0.0, 0.0]
-    high, low = advantages(*pair, algorithm=Algorithm(advantage="gdpo", part_weights={"credits": 0.5}))
+    gdpo = {"name": "gdpo", "part_weights": {"credits": 0.5}}
+    high, low = advantages(*pair, algorithm=Algorithm(advantage=gdpo))
     assert high == -low > 0.3
 
 

@@ -323,7 +323,7 @@ async def test_a_long_trajectory_is_penalized_for_the_tokens_of_all_branches(tmp
         length = trajectory.num_sampled_in_all()
         limits = run.player.generator.limits
         limits.sampling = dataclasses.replace(limits.sampling, max_new_tokens=length + 10)
-        shaping = Shaping(Algorithm(overlong_buffer_tokens=20, overlong_penalty=1.0), limits)
+        shaping = Shaping(Algorithm(overlong={"buffer_tokens": 20, "penalty": 1.0}), limits)
         assert shaping.of(make_score(1.0), trajectory, Finish.STOP).reward == 0.5
 
 

@@ -151,7 +151,7 @@ def test_a_longer_run_changes_a_schedule_that_ends_with_it_and_no_other(tmp_path
     falling = {"learning_rate_schedule": "linear"}
     (said,) = remarks(tmp_path / "a", falling, {**falling, "num_steps": 99})
     assert "from step 1 on: trainer.num_steps 50 -> 99." in said
-    fixed = {**falling, "schedule_steps": 50}
+    fixed = {"learning_rate_schedule": {"name": "linear", "steps": 50}}
     assert remarks(tmp_path / "b", fixed, {**fixed, "num_steps": 99}) == []
     assert remarks(tmp_path / "c", {}, {"num_steps": 99}) == []
 

@@ -8,12 +8,14 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+import yaml
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError
 from asyncrl.journal.compaction import BOUNDARY
 from asyncrl.journal.starts import record_start
-from asyncrl.recipe.file import dump_recipe, parse_recipe
+from asyncrl.readers.compare.recorded import open_runs
+from asyncrl.recipe.file import dump_recipe, load_recipe, parse_recipe
 from asyncrl.run.checkpoints import write_manifest
 from asyncrl.run.folder import find_resumption
 from asyncrl.run.metrics_file import MetricsWriter
@@ -162,17 +164,22 @@ def test_a_run_that_was_killed_before_its_first_step_begins_again(tmp_path: Path
 
 def begin_run(folder: Path, *trainers: dict[str, object]) -> None:
     """A step under each of `trainers`, and no checkpoint."""
+    raw = {"name": "t", "model": {"path": "/m"}, "data": {"train": "/d", "heldout": "/h"}}
+    parsed = (parse_recipe({**raw, "trainer": trainer}, source="test") for trainer in trainers)
+    begin_with(folder, *map(dump_recipe, parsed))
+
+
+def begin_with(folder: Path, *recipes: str) -> None:
+    """A step under each of `recipes`, resolved, and no checkpoint."""
     queue = make_queue(folder, batch=1)
-    for step, trainer in enumerate(trainers):
-        raw = {"name": "t", "model": {"path": "/m"}, "data": {"train": "/d", "heldout": "/h"}}
-        recipe = dump_recipe(parse_recipe({**raw, "trainer": trainer}, source="test"))
+    for step, recipe in enumerate(recipes):
         record_start(queue.journal, step, recipe)
         (folder / "recipe.yaml").write_text(recipe)
         queue.announce(step)
         finish(queue, queue.admit(make_task(step)), version=step)
         queue.take(step)
     queue.journal.close()
-    rows = [json.dumps({"kind": "step", "step": step + 1}) for step in range(len(trainers))]
+    rows = [json.dumps({"kind": "step", "step": step + 1}) for step in range(len(recipes))]
     (folder / "metrics.jsonl").write_text("\n".join(rows) + "\n")
 
 
@@ -191,6 +198,18 @@ def test_steps_of_two_layouts_are_reproduced_by_no_single_start(
     with pytest.raises(InputError, match=rf"trained with different values of {key}"):
         plan_reproduction(tmp_path, 2)
     assert plan_reproduction(tmp_path, 1).recipe.trainer.num_processes == 1
+
+
+def test_a_run_made_before_numbers_stood_with_their_terms_is_reproduced_evaluated_and_compared(
+    tmp_path: Path,
+) -> None:
+    raw = yaml.safe_load((Path(__file__).parents[1] / "recipe" / "former_recipe.yaml").read_text())
+    raw["algorithm"]["importance_cap"] = 3.0
+    begin_with(tmp_path, yaml.safe_dump(raw))
+    recipes = [plan_reproduction(tmp_path, 1).recipe, load_recipe(tmp_path / "recipe.yaml")]
+    assert [recipe.algorithm.importance_weight.cap for recipe in recipes] == [3.0, 3.0]
+    (run,) = open_runs([tmp_path])
+    assert run.recipe["algorithm.importance_weight.cap"] == 3.0
 
 
 def test_other_changes_between_starts_do_not_matter(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def renamed(sequences: list[ScoredSequence]) -> list[ScoredSequence]:
 def test_the_trainer_leaves_out_the_tokens_that_the_server_never_samples(masked_engine: tuple[str, Path]):
     url, model = masked_engine
     batch = Batch(0, 0.8, sample(url, 0.8, NEVER[0]))
-    learner = make_learner(model, algorithm={"kl_coefficient": 0.1})
+    learner = make_learner(model, algorithm={"kl": {"coefficient": 0.1}})
     assert learner.unsampled.ids == NEVER and learner.part(Reference) is not None
     (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
     for chunks in (learner.parallel_chunks, learner.part(Reference).held.chunks):
@@ -176,7 +176,7 @@ def test_the_trainer_finds_the_log_probs_over_the_tokens_that_the_server_kept(
 def test_kept_sets_have_none_of_the_tokens_that_are_never_sampled(masked_engine: tuple[str, Path]):
     url, model = masked_engine
     batch = Batch(0, 0.8, stream_truncated(url, 0.8, CUTS["all"], NEVER[0]))
-    learner = make_learner(model, algorithm={"kl_coefficient": 0.1}, rollout={"top_p": 0.9, "top_k": 20})
+    learner = make_learner(model, algorithm={"kl": {"coefficient": 0.1}}, rollout={"top_p": 0.9, "top_k": 20})
     (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
     assert micro.kept is not None and not set(micro.kept.tokens.tolist()) & set(NEVER)
     assert learner.part(Reference) is not None

@@ -38,56 +38,50 @@ MODELS["routed"] = MODELS["routed, proximal"] = MODELS["experts"]
 MODELS |= {"lora": MODELS["qwen3"], "lora, tied": MODELS["tied"], "lora, experts": MODELS["experts"]}
 MODELS["lora, shared"] = MODELS["shared"]
 ALGORITHMS = {
-    "lora": {"kl_coefficient": 0.1},
+    "lora": {"kl": {"coefficient": 0.1}},
     "everything": {
         "advantage": "reinforce_pp_baseline",
         "importance_weight": "sequence_truncated",
-        "rejection": ["second_moment", "token_veto"],
-        "second_moment_limit": 2.0,
+        "rejection": [{"name": "second_moment", "limit": 2.0}, "token_veto"],
         "surrogate": "gspo",
         "reduction": "sequence_mean",
-        "kl_coefficient": 0.1,
-        "reference_refresh_steps": 1,
-        "refresh_resets_optimizer": True,
-        "entropy_coefficient": 0.01,
+        "kl": {"coefficient": 0.1, "refresh_steps": 1, "refresh_resets_optimizer": True},
+        "entropy_bonus": {"coefficient": 0.01},
     },
     "whitened": {
         "advantage": "reinforce_pp",
         "rejection": ["second_moment"],
         "surrogate": "gmpo",
-        "kl_coefficient": 0.1,
-        "kl_in": "reward",
+        "kl": {"coefficient": 0.1, "place": "reward"},
     },
     "judged": {
         "proximal": "interpolated",
-        "entropy_control": "clip_cov",
-        "covariance_share": 0.2,
-        "clip_cov_low": 1e-3,
-        "clip_cov_high": 50.0,
+        "entropy_control": {"name": "clip_cov", "share": 0.2, "low": 1e-3, "high": 50.0},
         "top_entropy_share": 0.5,
         "probability_damping": 0.2,
-        "entropy_target": 100.0,
-        "entropy_step": 0.01,
+        "entropy_bonus": {"target": 100.0, "step": 0.01},
     },
     "turns": {
         "advantage": "reinforce_pp_baseline",
         "surrogate": "gspo",
-        "trust_region": ["second_moment_clip", "off_policy_sequence"],
-        "second_moment_limit": 2.0,
+        "trust_region": [{"name": "second_moment_clip", "limit": 2.0}, "off_policy_sequence"],
         "behavior_kl_coefficient": 0.01,
     },
-    "kept": {"importance_weight": "truncated", "kl_coefficient": 0.1, "entropy_coefficient": 0.01},
-    "kept, reward": {"advantage": "reinforce_pp", "kl_coefficient": 0.1, "kl_in": "reward"},
-    "turns, critic": {"advantage": "gae", "gae_lambda": 0.9, "gae_gamma": 0.98},
-    "rloo": {"advantage": "rloo", "kl_coefficient": 0.1, "kl_in": "reward", "reduction": "prompt_mean"},
+    "kept": {
+        "importance_weight": "truncated",
+        "kl": {"coefficient": 0.1},
+        "entropy_bonus": {"coefficient": 0.01},
+    },
+    "kept, reward": {"advantage": "reinforce_pp", "kl": {"coefficient": 0.1, "place": "reward"}},
+    "turns, critic": {
+        "advantage": {"name": "gae", "gae_lambda": 0.9, "gamma": 0.98},
+    },
+    "rloo": {"advantage": "rloo", "kl": {"coefficient": 0.1, "place": "reward"}, "reduction": "prompt_mean"},
     "routed": {"routing_replay": "rollout"},
-    "routed, proximal": {"routing_replay": "proximal", "kl_coefficient": 0.1},
+    "routed, proximal": {"routing_replay": "proximal", "kl": {"coefficient": 0.1}},
     "critic": {
-        "advantage": "gae",
-        "gae_lambda": 0.9,
-        "gae_gamma": 0.98,
-        "kl_coefficient": 0.1,
-        "kl_in": "reward",
+        "advantage": {"name": "gae", "gae_lambda": 0.9, "gamma": 0.98},
+        "kl": {"coefficient": 0.1, "place": "reward"},
     },
 }
 """Of a model's runs: sums over sequences and batches, several steps, a reference, gradients of entropies,
@@ -103,7 +97,7 @@ STEPS_PER_BATCH = {
 SCALING = {"judged": "ess"}
 SPLIT = ("everything", "judged", "kept", "routed")
 """Models whose steps measure mismatch and staleness apart."""
-MUON = {"optimizer": "muon", "muon_learning_rate": 1e-3}
+MUON = {"optimizer": {"name": "muon", "learning_rate": 1e-3}}
 LORA = {"rank": 2, "alpha": 4.0}
 LIMITS = {"muon": 5e-5}
 """Largest difference of a weight, where it is not 1e-5. Muon's iterations are in bfloat16 and make directions
@@ -326,7 +320,7 @@ def alone(
             trainer_keys(name),
             root / name,
             algorithm=algorithm,
-            critic=CRITIC,
+            critic=critic_of(name),
             turns=has_turns(name),
             stage=stage_of(name),
             kept=name.startswith("kept"),
@@ -383,6 +377,10 @@ def trainer_keys(model: str) -> dict[str, object]:
     }
 
 
+def critic_of(model: str) -> dict[str, float] | None:
+    return CRITIC if model.endswith("critic") else None
+
+
 def lora_of(model: str) -> dict[str, float] | None:
     return LORA if model.startswith("lora") else None
 
@@ -397,7 +395,7 @@ def worker_cases(
             "model": str(models[model]),
             "trainer": {"num_processes": num_ranks, "parallel": sizes} | trainer_keys(model),
             "algorithm": ALGORITHMS.get(model, {}),
-            "critic": CRITIC,
+            "critic": critic_of(model),
             "saves": name in RESUMED.values(),
             "resumes": RESUMED.get(name),
             "turns": has_turns(model),

@@ -217,7 +217,7 @@ def test_a_step_is_reproduced_with_the_tokens_that_its_run_left_out(run: Path):
 
 @pytest.mark.usefixtures("forked_ranks")
 def test_a_step_over_kept_sets_is_identical(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
-    algorithm = {"kl_coefficient": 0.1, "entropy_coefficient": 0.01}
+    algorithm = {"kl": {"coefficient": 0.1}, "entropy_bonus": {"coefficient": 0.01}}
     rollout = {"top_p": 0.9, "top_k": 20}
     run = record_run(tmp_path, num_processes=1, algorithm=algorithm, rollout=rollout)
     assert cli.main(["reproduce", str(run), "4"]) == 0
@@ -228,12 +228,12 @@ def test_a_step_over_kept_sets_is_identical(tmp_path: Path, capfd: pytest.Captur
 @pytest.mark.exhaustive
 def test_a_step_of_muon_is_identical(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     """From the checkpoint, and from the base model over a change of the matrices' own rate."""
-    trainer = {"optimizer": "muon", "muon_learning_rate": 1e-2, "optimizer_steps_per_batch": 2}
+    trainer = {"optimizer": {"name": "muon", "learning_rate": 1e-2}, "optimizer_steps_per_batch": 2}
     run = record_run(
         tmp_path,
         num_processes=2,
         trainer=trainer,
-        resumed={"muon_learning_rate": 1e-3},
+        resumed={"optimizer": {"name": "muon", "learning_rate": 1e-3}},
         model={"dtype": "bfloat16"},
     )
     for since in ("checkpoint step-2", "the base model"):
@@ -288,7 +288,7 @@ def test_steps_on_both_sides_of_a_changed_learning_rate_are_identical(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ):
     """Two steps, then two more at another rate and schedule from the checkpoint between."""
-    falling = {"learning_rate": 1e-2, "learning_rate_schedule": "cosine", "min_learning_rate_share": 0.1}
+    falling = {"learning_rate": 1e-2, "learning_rate_schedule": {"name": "cosine", "min_share": 0.1}}
     run = record_run(tmp_path, num_processes=1, resumed=falling | {"warmup_steps": 1})
     rows = read_metrics(run / "metrics.jsonl").steps
     # A cosine over steps 2 to 4.

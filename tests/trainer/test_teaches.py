@@ -46,9 +46,9 @@ def test_a_later_turn_teaches_by_itself():
 @pytest.mark.parametrize(
     "section",
     [
-        {"kl_coefficient": 0.1},
-        {"kl_coefficient": 0.1, "kl_in": "reward"},
-        {"entropy_coefficient": 0.01},
+        {"kl": {"coefficient": 0.1}},
+        {"kl": {"coefficient": 0.1, "place": "reward"}},
+        {"entropy_bonus": {"coefficient": 0.01}},
         {"surrogate": "my_losses:imitate"},
     ],
     ids=lambda section: " ".join(map(str, section.items())),

@@ -300,5 +300,4 @@ def _algorithm() -> list[Entry]:
     return [
         Entry("advantage", "grpo", "`asyncrl algorithms` prints all terms of the loss"),
         Entry("importance_weight", "truncated", "corrects for the policy that sampled a token"),
-        Entry("importance_cap", 2.0),
     ]

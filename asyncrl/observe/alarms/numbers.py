@@ -202,7 +202,7 @@ class LargeShare:
 
 
 def capped_share(limit: float) -> LargeShare:
-    words = "have an importance weight at algorithm.importance_cap"
+    words = "have an importance weight at algorithm.importance_weight.cap"
     return LargeShare(limit, "capped_share", words, "capped_share", "alarms.capped_share")
 
 

@@ -14,6 +14,7 @@ from asyncrl.journal.connection import OtherSchema
 from asyncrl.journal.counters import GENERATED, TRAINED, read_counters
 from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.journal.starts import recorded_machines
+from asyncrl.recipe.former_keys import as_now
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.metrics_file import Metrics, Row, read_metrics
 from asyncrl.system.files import read_text
@@ -36,6 +37,9 @@ def flat(recipe: Mapping[str, Any], prefix: str = "") -> Keys:
     for name, value in recipe.items():
         if isinstance(value, Mapping) and value:
             found |= flat(value, f"{prefix}{name}.")
+        elif name == "name" and prefix:
+            # A term, whose short form is its name.
+            found[prefix.removesuffix(".")] = value
         else:
             found[f"{prefix}{name}"] = value
     return found
@@ -157,4 +161,4 @@ def _recipe(file: Path) -> Keys:
     if not isinstance(read, dict):
         found = "it is empty" if read is None else f"it holds {kind_of(read)}"
         raise InputError(f"{file} is not the recipe of a run: {found}, expected keys.")
-    return flat(read)
+    return flat(as_now(read))

@@ -1,7 +1,7 @@
 """Checks of the groups of a batch: their sizes, and which of them are sampled, repeated or dropped."""
 
 from asyncrl.recipe.algorithm import Algorithm
-from asyncrl.recipe.sections.algorithm import PASS_AT_K_ADVANTAGES
+from asyncrl.recipe.algorithm_terms import PassAtK
 from asyncrl.recipe.sections.data import Data
 from asyncrl.recipe.sections.model import Model
 from asyncrl.recipe.sections.replay import Replay
@@ -26,12 +26,12 @@ def check_sizes(
             f"serving.max_running_requests is {capacity}: a group cannot run at once. Raise "
             f"serving.max_running_requests to at least {group}."
         )
-    overlong = algorithm.overlong_buffer_tokens
+    overlong = algorithm.overlong.buffer_tokens
     if overlong >= rollout.max_new_tokens:
         raise ValueError(
-            f"algorithm.overlong_buffer_tokens is {overlong} but rollout.max_new_tokens is "
+            f"algorithm.overlong.buffer_tokens is {overlong} but rollout.max_new_tokens is "
             f"{rollout.max_new_tokens}: every response would be penalized. Lower "
-            f"algorithm.overlong_buffer_tokens."
+            f"algorithm.overlong.buffer_tokens."
         )
     check_mini_batches("trainer", trainer.optimizer_steps_per_batch, rollout, trainer)
 
@@ -96,16 +96,17 @@ def check_pilot(algorithm: Algorithm, rollout: Rollout) -> None:
         )
     if algorithm.always_teaches() or algorithm.needs_greedy():
         raise ValueError(
-            f"rollout.pilot_samples is {pilot} but with algorithm.advantage {algorithm.advantage} a "
+            f"rollout.pilot_samples is {pilot} but with algorithm.advantage {algorithm.advantage.name} a "
             f"group has a gradient even if all its rewards are equal: none is worth stopping. Leave "
             f"rollout.pilot_samples out, or set algorithm.advantage to one with a group baseline, such "
             f"as grpo."
         )
-    if algorithm.advantage in PASS_AT_K_ADVANTAGES and algorithm.pass_k > pilot:
+    advantage = algorithm.advantage
+    if isinstance(advantage, PassAtK) and advantage.k > pilot:
         raise ValueError(
-            f"algorithm.pass_k is {algorithm.pass_k} but rollout.pilot_samples is {pilot}: a group that "
-            f"ends with its pilot has no {algorithm.pass_k} answers to take the best of. Raise "
-            f"rollout.pilot_samples, or lower algorithm.pass_k."
+            f"algorithm.advantage.k is {advantage.k} but rollout.pilot_samples is {pilot}: a group that "
+            f"ends with its pilot has no {advantage.k} answers to take the best of. Raise "
+            f"rollout.pilot_samples, or lower algorithm.advantage.k."
         )
 
 
@@ -129,7 +130,7 @@ def check_drops(replay: Replay, algorithm: Algorithm, rollout: Rollout) -> None:
         )
     if algorithm.always_teaches():
         raise ValueError(
-            f"replay.drops_no_signal is true but with algorithm.advantage {algorithm.advantage} a "
+            f"replay.drops_no_signal is true but with algorithm.advantage {algorithm.advantage.name} a "
             f"group has a gradient even if all its rewards are equal. Set replay.drops_no_signal to "
             f"false, or algorithm.advantage to one with a group baseline, such as grpo."
         )

@@ -14,7 +14,7 @@ def check_lora(model: Model, algorithm: Algorithm, trainer: Trainer) -> None:
     if model.lora is None:
         return
     _check_kernels(model, trainer)
-    if trainer.optimizer == "muon":
+    if trainer.optimizer.name == "muon":
         raise ValueError(
             "trainer.optimizer is muon but model.lora is set: Muon makes the update of a whole matrix "
             "orthogonal, and that of an adapter is a product of two. Set trainer.optimizer to adam, or "
@@ -33,11 +33,11 @@ def check_lora(model: Model, algorithm: Algorithm, trainer: Trainer) -> None:
             f"with adapters the base model, biases of its routers included, stays as it is. Set it to 0, or "
             f"remove model.lora."
         )
-    if algorithm.reference_refresh_steps:
+    if algorithm.kl.refresh_steps:
         raise ValueError(
-            f"algorithm.reference_refresh_steps is {algorithm.reference_refresh_steps} but model.lora is "
+            f"algorithm.kl.refresh_steps is {algorithm.kl.refresh_steps} but model.lora is "
             f"set: the reference is the base model without the adapter, of which there is no second copy. "
-            f"Set algorithm.reference_refresh_steps to 0, or remove model.lora."
+            f"Set algorithm.kl.refresh_steps to 0, or remove model.lora."
         )
 
 

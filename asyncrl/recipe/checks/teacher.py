@@ -27,8 +27,8 @@ def check_teacher(teacher: Teacher, algorithm: Algorithm, rollout: Rollout, data
         return
     if algorithm.needs_greedy():
         raise ValueError(
-            f"teacher.with_reward is false but algorithm.advantage is {algorithm.advantage}, whose greedy "
-            "responses are generated for their reward. Set teacher.with_reward to true, or "
+            f"teacher.with_reward is false but algorithm.advantage is {algorithm.advantage.name}, whose "
+            "greedy responses are generated for their reward. Set teacher.with_reward to true, or "
             "algorithm.advantage to grpo, which nothing reads then."
         )
     judged = [

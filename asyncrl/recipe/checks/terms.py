@@ -1,15 +1,16 @@
 """Checks of the loss and the critic against the sections that feed and step them."""
 
 from asyncrl.recipe.algorithm import Algorithm
+from asyncrl.recipe.algorithm_terms import Gae, PassAtK
 from asyncrl.recipe.checks.groups import check_mini_batches
 from asyncrl.recipe.sections.agent import Agent
-from asyncrl.recipe.sections.algorithm import PASS_AT_K_ADVANTAGES
 from asyncrl.recipe.sections.critic import Critic
 from asyncrl.recipe.sections.model import Model
 from asyncrl.recipe.sections.replay import Replay
 from asyncrl.recipe.sections.rollout import Rollout
 from asyncrl.recipe.sections.trainer import Trainer
 from asyncrl.recipe.sections.turns import Turns
+from asyncrl.recipe.terms import chosen
 
 
 def check_staleness(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> None:
@@ -35,20 +36,10 @@ def check_staleness(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) ->
 
 
 def check_advantage(algorithm: Algorithm, rollout: Rollout, turns: Turns, agent: Agent) -> None:
-    takes_best = algorithm.advantage in PASS_AT_K_ADVANTAGES
-    if takes_best and algorithm.pass_k > rollout.samples_per_group:
-        raise ValueError(
-            f"algorithm.pass_k is {algorithm.pass_k} but rollout.samples_per_group is "
-            f"{rollout.samples_per_group}: there are no {algorithm.pass_k} answers to take the best of. "
-            f"Lower algorithm.pass_k or raise rollout.samples_per_group."
-        )
-    if algorithm.advantage == "pass_at_k_training" and algorithm.pass_k == rollout.samples_per_group:
-        raise ValueError(
-            f"algorithm.pass_k is {algorithm.pass_k}, as is rollout.samples_per_group: a group has one "
-            f"subset of that many answers, so that all advantages of pass_at_k_training would be 0. Lower "
-            f"algorithm.pass_k or raise rollout.samples_per_group."
-        )
-    if algorithm.advantage == "gdpo" and (rollout.pilot_samples or agent.verdict == "branch"):
+    advantage = algorithm.advantage
+    if isinstance(advantage, PassAtK):
+        _check_subsets(advantage, rollout)
+    if advantage.name == "gdpo" and (rollout.pilot_samples or agent.verdict == "branch"):
         key = "rollout.pilot_samples" if rollout.pilot_samples else "agent.verdict"
         told = "a pilot is" if rollout.pilot_samples else "branches are"
         raise ValueError(
@@ -65,17 +56,32 @@ def check_advantage(algorithm: Algorithm, rollout: Rollout, turns: Turns, agent:
     if rollout.samples_per_group < algorithm.min_group_size():
         raise ValueError(
             f"rollout.samples_per_group is {rollout.samples_per_group} but algorithm.advantage "
-            f"{algorithm.advantage} needs the group's other trajectories as baseline. Set "
+            f"{advantage.name} needs the group's other trajectories as baseline. Set "
             f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae, reinforce_pp or "
             f"remax."
         )
 
 
-def check_divergence(algorithm: Algorithm, rollout: Rollout) -> None:
-    if algorithm.kl_coefficient and algorithm.kl_estimator == "unbiased" and rollout.is_truncated():
+def _check_subsets(advantage: PassAtK, rollout: Rollout) -> None:
+    if advantage.k > rollout.samples_per_group:
         raise ValueError(
-            "algorithm.kl_estimator is unbiased but rollout.top_k is set: a KL over all tokens has no "
-            "unbiased estimate from samples of some. Set algorithm.kl_estimator to k2 or k3_plus, or "
+            f"algorithm.advantage.k is {advantage.k} but rollout.samples_per_group is "
+            f"{rollout.samples_per_group}: there are no {advantage.k} answers to take the best of. "
+            f"Lower algorithm.advantage.k or raise rollout.samples_per_group."
+        )
+    if advantage.name == "pass_at_k_training" and advantage.k == rollout.samples_per_group:
+        raise ValueError(
+            f"algorithm.advantage.k is {advantage.k}, as is rollout.samples_per_group: a group has one "
+            f"subset of that many answers, so that all advantages of pass_at_k_training would be 0. Lower "
+            f"algorithm.advantage.k or raise rollout.samples_per_group."
+        )
+
+
+def check_divergence(algorithm: Algorithm, rollout: Rollout) -> None:
+    if algorithm.kl.coefficient and algorithm.kl.estimator == "unbiased" and rollout.is_truncated():
+        raise ValueError(
+            "algorithm.kl.estimator is unbiased but rollout.top_k is set: a KL over all tokens has no "
+            "unbiased estimate from samples of some. Set algorithm.kl.estimator to k2 or k3_plus, or "
             "leave rollout.top_k out."
         )
 
@@ -111,8 +117,8 @@ def check_critic(
     if steps != trainer.optimizer_steps_per_batch and algorithm.has_kl_reward():
         raise ValueError(
             f"critic.optimizer_steps_per_batch is {steps}, trainer.optimizer_steps_per_batch "
-            f"{trainer.optimizer_steps_per_batch} and algorithm.kl_in reward: the KL is computed "
-            f"for mini-batches that both share. Set the two to one number, or algorithm.kl_in to loss."
+            f"{trainer.optimizer_steps_per_batch} and algorithm.kl.place reward: the KL is computed "
+            f"for mini-batches that both share. Set the two to one number, or algorithm.kl.place to loss."
         )
     check_v_trace(algorithm, critic, trainer, steps)
     if warmup_batches >= trainer.num_steps:
@@ -165,22 +171,24 @@ def check_v_trace(algorithm: Algorithm, critic: Critic, trainer: Trainer, critic
             f"policy before the step, for mini-batches that both share. Set the two to one number, or "
             f"critic.targets to gae."
         )
-    if critic.gae_lambda not in (None, algorithm.gae_lambda):
+    gae = chosen(algorithm.advantage, Gae)
+    if critic.gae_lambda not in (None, gae.gae_lambda):
         raise ValueError(
-            f"critic.gae_lambda is {critic.gae_lambda} and algorithm.gae_lambda {algorithm.gae_lambda} but "
-            f"critic.targets is v_trace, whose targets give the policy its advantages: there is one lambda. "
+            f"critic.gae_lambda is {critic.gae_lambda} and algorithm.advantage.gae_lambda "
+            f"{gae.gae_lambda} but critic.targets is v_trace, whose targets give the policy its advantages: "
+            f"there is one lambda. "
             f"Set the two to one number, or critic.targets to gae."
         )
-    if algorithm.gae_length_alpha is not None:
+    if gae.length_alpha is not None:
         raise ValueError(
-            f"algorithm.gae_length_alpha is {algorithm.gae_length_alpha} but critic.targets is "
+            f"algorithm.advantage.length_alpha is {gae.length_alpha} but critic.targets is "
             f"v_trace, whose targets give the policy its advantages: there is no second lambda. Remove "
-            f"algorithm.gae_length_alpha, or set critic.targets to gae."
+            f"algorithm.advantage.length_alpha, or set critic.targets to gae."
         )
 
 
 def check_scaling(algorithm: Algorithm, trainer: Trainer) -> None:
-    is_unweighted = algorithm.importance_weight == "none" and algorithm.clip_around == "proximal"
+    is_unweighted = algorithm.importance_weight.name == "none" and algorithm.clip_around == "proximal"
     if trainer.learning_rate_scaling == "ess" and is_unweighted:
         raise ValueError(
             "trainer.learning_rate_scaling is ess but algorithm.importance_weight is none: the loss "
@@ -190,26 +198,18 @@ def check_scaling(algorithm: Algorithm, trainer: Trainer) -> None:
 
 
 def check_loss_scale(model: Model, trainer: Trainer) -> None:
-    if model.dtype == "float16":
-        if trainer.optimizer == "muon":
-            raise ValueError(
-                "trainer.optimizer is muon but model.dtype is float16: Muon's iterations are in bfloat16, "
-                "and Megatron-core knows no Muon under a loss scale. Set model.dtype to bfloat16, or "
-                "trainer.optimizer to adam."
-            )
-        return
-    for key in ("initial_loss_scale", "loss_scale_growth_steps"):
-        if getattr(trainer, key) != Trainer.model_fields[key].default:
-            raise ValueError(
-                f"trainer.{key} is {getattr(trainer, key):g} but model.dtype is {model.dtype}: only losses "
-                f"of float16 models are scaled. Remove it, or set model.dtype to float16."
-            )
+    if model.dtype == "float16" and trainer.optimizer.name == "muon":
+        raise ValueError(
+            "trainer.optimizer is muon but model.dtype is float16: Muon's iterations are in bfloat16, and "
+            "Megatron-core knows no Muon under a loss scale. Set model.dtype to bfloat16, or "
+            "trainer.optimizer to adam."
+        )
 
 
 def check_entropy_control(algorithm: Algorithm, trainer: Trainer) -> None:
     steps = trainer.optimizer_steps_per_batch
     has_ratios = algorithm.clip_around == "behavior" or algorithm.proximal == "interpolated"
-    if algorithm.entropy_control == "kl_cov" and steps == 1 and not has_ratios:
+    if algorithm.entropy_control.name == "kl_cov" and steps == 1 and not has_ratios:
         raise ValueError(
             "algorithm.entropy_control is kl_cov but trainer.optimizer_steps_per_batch is 1: every "
             "policy ratio is 1, so that there is nothing to pull back. Set "

@@ -45,7 +45,7 @@ class Alarms(Section):
     and below half of the first steps', or of its tokens below this. Few of them then carry the gradient,
     which comes before collapses of asynchronous runs. Equal weights have 1."""
     capped_share: Fraction | None = 0.05
-    """Share of the tokens whose importance weight is cut at algorithm.importance_cap. Staleness 2 to 4
+    """Share of the tokens whose importance weight is cut at algorithm.importance_weight.cap. Staleness 2 to 4
     stays below 0.02; more means that the cap does most of the correction. The live line highlights a
     larger one."""
     clipped_share: Fraction | None = 0.3

@@ -31,7 +31,7 @@ class Critic(Section):
     one more forward pass of the critic. Default: trainer.optimizer_steps_per_batch."""
     gae_lambda: Fraction | None = None
     """Lambda of the critic's targets, where it is not the policy's (VAPO: 1, beside
-    algorithm.gae_length_alpha). v_trace has one for both. Default: algorithm.gae_lambda."""
+    algorithm.advantage.length_alpha). v_trace has one for both. Default: algorithm.advantage.gae_lambda."""
     targets: Literal["gae", "v_trace"] = "gae"
     """Targets of the values.
     gae: generalized advantages plus the values, of the policies that sampled.

@@ -16,6 +16,7 @@ from asyncrl.recipe.sections.section import (
     PositiveFloat,
     Section,
 )
+from asyncrl.recipe.terms import OneOf, Term
 
 SMALLEST_LOSS_SCALE = 2.0**-10
 """A gradient that overflows even so has no finite value."""
@@ -49,6 +50,41 @@ class Parallel(Section):
     ddp_bucket_size: Positive | None = None
     """Parameters per message where one of the two overlaps. Default: 40 million, or 1 million per
     data-parallel rank where that is more."""
+
+
+class Constant(Term):
+    name: Literal["constant"]
+
+
+class Fall(Term):
+    steps: Positive | None = None
+    """Length of the schedule, warm-up included. Default: the whole run."""
+    min_share: Fraction = 0.0
+    """Floor, as a share of learning_rate; for the critic, of its own."""
+
+
+class WholeFall(Fall):
+    name: Literal["linear", "cosine"]
+
+
+class LateFall(Fall):
+    name: Literal["wsd"]
+    decay_steps: Positive | None = None
+    """Length of the fall, whose end is that of `steps`. Default: a tenth of it."""
+
+
+class Adam(Term):
+    name: Literal["adam"]
+
+
+class Muon(Term):
+    name: Literal["muon"]
+    learning_rate: Annotated[LearningRate | None, PER_STEP] = None
+    """Muon learning rate of the policy's matrices after warm-up. It follows the schedule of
+    trainer.learning_rate; the critic's matrices keep its ratio to that. An update is as large as Adam's.
+    Default: trainer.learning_rate."""
+    momentum: Fraction = 0.95
+    """Decay of Muon's momentum (Nesterov). The default is prime-rl's and torch's."""
 
 
 class Trainer(Section):
@@ -101,7 +137,7 @@ class Trainer(Section):
     groups: groups in an order drawn by seed and step; the responses to a prompt stay neighbors.
     responses: single responses in such an order, so that a mini-batch has parts of many groups (oat).
     batch: in the order of the batch, the order in which it was taken (verl)."""
-    optimizer: Literal["adam", "muon"] = "adam"
+    optimizer: Annotated[Adam | Muon, OneOf("adam")] = Adam(name="adam")
     """adam: AdamW.
     muon: orthogonal momentum for the matrices inside the layers, AdamW for embeddings, output layer, norms
     and biases; the critic's too. 4 bytes less of state per parameter of a matrix; a step costs more. The
@@ -112,22 +148,18 @@ class Trainer(Section):
     runs, of models from 1 B parameters on; smaller models need more, those below 1 M 1e-4. Where the recipe
     states none, adapters (model.lora) have ten times the default or the preset's. A change on resume holds
     from the first step after the checkpoint."""
-    learning_rate_schedule: Annotated[Literal["constant", "linear", "cosine", "wsd"], PER_STEP] = "constant"
-    """Learning rate after warm-up. Falling ones reach min_learning_rate_share of it after schedule_steps.
+    learning_rate_schedule: Annotated[Constant | WholeFall | LateFall, OneOf("constant"), PER_STEP] = (
+        Constant(name="constant")
+    )
+    """Learning rate after warm-up. Falling ones reach min_share of it after `steps`.
     constant: stays, as in most published runs.
     linear: falls on a line.
     cosine: falls on half a cosine.
     wsd: stays, then falls on a line over the last decay_steps."""
     warmup_steps: Annotated[Count, PER_STEP] = 0
     """Steps over which the learning rate rises linearly: step n trains at n / warmup_steps of it."""
-    schedule_steps: Annotated[Positive | None, PER_STEP] = None
-    """Length of a falling schedule, warm-up included. Default: the whole run."""
-    decay_steps: Annotated[Positive | None, PER_STEP] = None
-    """Length of the fall of wsd, whose end is that of schedule_steps. Default: a tenth of it."""
-    min_learning_rate_share: Annotated[Fraction, PER_STEP] = 0.0
-    """Floor of a falling schedule, as a share of learning_rate; for the critic, of its own."""
     schedule_unit: Literal["batches", "optimizer_steps"] = "batches"
-    """Steps that warmup_steps, schedule_steps, decay_steps and critic.warmup_steps count.
+    """Steps that warmup_steps, critic.warmup_steps and the steps of learning_rate_schedule count.
     batches: steps of the run, one per batch (verl).
     optimizer_steps: mini-batches, the critic its own (DeepSpeed, and so OpenRLHF and Open-Reasoner-Zero)."""
     learning_rate_scaling: Literal["none", "ess"] = "none"
@@ -146,13 +178,6 @@ class Trainer(Section):
     moves all others by up to the learning rate, however small their gradient is. A gradient's usual number is
     grad_norm over the square root of the parameters; raise epsilon to 0.2% of it for models below a billion
     of them (1e-6 for half a million), or where the alarm run_on began. In docs/algorithms.md."""
-    muon_learning_rate: Annotated[LearningRate | None, PER_STEP] = None
-    """Muon learning rate of the policy's matrices after warm-up. It follows the schedule of learning_rate;
-    the critic's matrices keep its ratio to that. An update is as large as Adam's. Default: learning_rate."""
-    muon_momentum: Fraction = 0.95
-    """Decay of Muon's momentum (Nesterov). The default is prime-rl's and torch's."""
-    muon_newton_schulz_steps: Annotated[int, Field(ge=1, lt=100)] = 5
-    """Iterations that make a matrix of Muon's momentum orthogonal, of three matrix products each."""
     exp_avg_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of Adam's first moment. bfloat16 saves 2 bytes per parameter of a rank's share; on a GPU with
     Transformer Engine, a distributed optimizer and a bfloat16 model."""
@@ -230,21 +255,14 @@ class Trainer(Section):
                 "trainer.parallel.sequence_parallel is true but trainer.parallel.tensor is 1: there is "
                 "nothing to share tokens with. Raise tensor, or set sequence_parallel to false."
             )
-        self._check_schedule()
         self._check_muon()
         return self
 
     def _check_muon(self) -> None:
-        """Keys of Muon without it, and what it does not work with."""
-        defaults = {name: field.default for name, field in type(self).model_fields.items()}
-        if self.optimizer == "adam":
-            for key in ("muon_learning_rate", "muon_momentum", "muon_newton_schulz_steps"):
-                if getattr(self, key) != defaults[key]:
-                    raise ValueError(
-                        f"trainer.{key} is {getattr(self, key)} but trainer.optimizer adam has no use for "
-                        f"it. Remove it, or set trainer.optimizer to muon."
-                    )
+        """Refuses keys that Muon does not work with."""
+        if not isinstance(self.optimizer, Muon):
             return
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
         parallel = self.parallel
         whole = "Muon steps on whole matrices"
         for key, value, wanted, reason in (
@@ -265,19 +283,4 @@ class Trainer(Section):
                 raise ValueError(
                     f"trainer.{key} is {str(value).lower()} but trainer.optimizer is muon: {reason}. Set "
                     f"trainer.{key} to {str(wanted).lower()}, or trainer.optimizer to adam."
-                )
-
-    def _check_schedule(self) -> None:
-        """Keys that the schedule has no use for."""
-        kind = self.learning_rate_schedule
-        for key, is_set, kinds in (
-            ("decay_steps", self.decay_steps is not None, ("wsd",)),
-            ("schedule_steps", self.schedule_steps is not None, ("linear", "cosine", "wsd")),
-            ("min_learning_rate_share", self.min_learning_rate_share > 0, ("linear", "cosine", "wsd")),
-        ):
-            if is_set and kind not in kinds:
-                raise ValueError(
-                    f"trainer.{key} is {getattr(self, key)} but trainer.learning_rate_schedule {kind} "
-                    f"has no use for it. Remove it, or set trainer.learning_rate_schedule to "
-                    f"{' or '.join(kinds)}."
                 )

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from asyncrl.recipe import Algorithm, Recipe
+from asyncrl.recipe import Recipe
 from asyncrl.trainer.step.diagnostics import Tally
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.optimizer import loss_scaler
@@ -30,9 +30,9 @@ class EntropyTarget(StepPart):
 
     def __init__(self, learner: Learner, recipe: Recipe) -> None:
         self._learner = learner
-        self._algorithm: Algorithm = recipe.algorithm
+        self._section = recipe.algorithm.entropy_bonus
         # Before the first step no entropy is known: the bonus holds.
-        self.entropy = EntropyState(coefficient=recipe.algorithm.entropy_coefficient, is_low=True)
+        self.entropy = EntropyState(coefficient=recipe.algorithm.entropy_bonus.coefficient, is_low=True)
 
     def prepare(self, step: Step) -> None:
         self._learner.objective.entropy_coefficient = self.coefficient()
@@ -47,13 +47,13 @@ class EntropyTarget(StepPart):
 
     def saw(self, entropy: float) -> None:
         """A step of this entropy is over; NaN, of a step without tokens, changes nothing."""
-        target, section = self._algorithm.entropy_target, self._algorithm
+        section, target = self._section, self._section.target
         assert target is not None
         if math.isnan(entropy):
             return
         is_low = entropy <= target
-        moved = self.entropy["coefficient"] + (section.entropy_step if is_low else -section.entropy_step)
-        kept = min(max(moved, 0.0), section.max_entropy_coefficient)
+        moved = self.entropy["coefficient"] + (section.step if is_low else -section.step)
+        kept = min(max(moved, 0.0), section.max_coefficient)
         self.entropy = EntropyState(coefficient=kept, is_low=is_low)
 
     def state(self) -> dict[str, Any]:

@@ -34,6 +34,8 @@ from asyncrl.model.layout import Layout
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.algorithm_terms import Gae
+from asyncrl.recipe.terms import chosen
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
@@ -230,7 +232,7 @@ class Critic(StepPart):
             metrics["critic_skipped_steps"] = float(num_skipped)
         if of_policy is not None:
             found = of_policy
-        if self._algorithm.gae_is_whitened:
+        if self._algorithm.is_whitened():
             found = whitened(found, parts, self._algorithm, mask_staleness=self._mask_staleness)
         parts = with_advantages(parts, found)
         return parts, metrics
@@ -286,8 +288,9 @@ class Critic(StepPart):
             rewards = rewards + micro.credits
         if penalties is not None:
             rewards = rewards - penalties
-        algorithm, gamma, ids = self._algorithm, self._algorithm.gae_gamma, micro.line_ids
-        own_lambda = algorithm.gae_lambda if self._section.gae_lambda is None else self._section.gae_lambda
+        gae, ids = chosen(self._algorithm.advantage, Gae), micro.line_ids
+        gamma = gae.gamma
+        own_lambda = gae.gae_lambda if self._section.gae_lambda is None else self._section.gae_lambda
         if self._section.targets == "v_trace":
             assert ratios is not None, "v_trace needs importance ratios"
             cap = self._section.v_trace_cap
@@ -295,11 +298,11 @@ class Critic(StepPart):
                 rewards, values, ratios, ids, gamma=gamma, gae_lambda=own_lambda, cap=cap
             )
             return advantages, targets
-        of_policy: float | Tensor = algorithm.gae_lambda
-        if algorithm.gae_length_alpha is not None:
-            of_policy = length_adaptive_lambda(ids, algorithm.gae_length_alpha)
+        of_policy: float | Tensor = gae.gae_lambda
+        if gae.length_alpha is not None:
+            of_policy = length_adaptive_lambda(ids, gae.length_alpha)
         advantages = generalised_advantages(rewards, values, ids, gamma=gamma, gae_lambda=of_policy)
-        if algorithm.gae_length_alpha is None and own_lambda == algorithm.gae_lambda:
+        if gae.length_alpha is None and own_lambda == gae.gae_lambda:
             return advantages, advantages + values
         of_critic = generalised_advantages(rewards, values, ids, gamma=gamma, gae_lambda=own_lambda)
         return advantages, of_critic + values

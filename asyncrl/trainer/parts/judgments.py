@@ -25,6 +25,7 @@ from asyncrl.algorithms.rejections import (
     squares_of_tokens_that_move_away,
 )
 from asyncrl.recipe import Algorithm, Recipe
+from asyncrl.recipe.algorithm_terms import ClipCov, KlCov, SecondMoment, SecondMomentClip
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.network.model import device
 from asyncrl.trainer.packing.batch import MicroBatch
@@ -42,7 +43,7 @@ class Judgments(StepPart):
         self._mask_staleness = recipe.rollout.mask_staleness
 
     def teaches(self, sequence: ScoredSequence) -> bool:
-        return self._algorithm.entropy_control == "kl_cov"
+        return isinstance(self._algorithm.entropy_control, KlCov)
 
     def loss_inputs(self, mini: MiniBatch) -> None:
         algorithm, passes = self._algorithm, self._learner.passes
@@ -60,8 +61,9 @@ class Judgments(StepPart):
                 mini.proximals = [logprobs for logprobs, _ in evaluated]
         elif mini.proximals is None:
             mini.proximals = passes.logprobs(chunks, micro_batches, mini.temperature)
-        bound = self._second_moment_bound(mini) if judges_second_moment(algorithm) else math.inf
-        if algorithm.entropy_control != "none":
+        limit = second_moment_limit(algorithm)
+        bound = math.inf if limit is None else self._second_moment_bound(mini, limit)
+        if algorithm.entropy_control.name != "none":
             found["hit"] = hits_by_covariance(
                 micro_batches,
                 mini.proximals,
@@ -75,10 +77,10 @@ class Judgments(StepPart):
 
         mini.givens.append(give)
 
-    def _second_moment_bound(self, mini: MiniBatch) -> float:
+    def _second_moment_bound(self, mini: MiniBatch, limit: float) -> float:
         known = zip(mini.micro_batches, mini.proximals, strict=True) if mini.proximals else ()
         squares = [self._squares_that_move_away(micro, each) for micro, each in known]
-        return second_moment_bound(squares, self._algorithm)
+        return second_moment_bound(squares, self._algorithm, limit)
 
     def _squares_that_move_away(self, micro: MicroBatch, proximal: Tensor) -> Tensor:
         """[K] float64: what `second_moment` and `second_moment_clip` judge, on the CPU."""
@@ -86,12 +88,14 @@ class Judgments(StepPart):
         return squares_of_tokens_that_move_away(inputs, self._algorithm).double().cpu()
 
 
-def judges_second_moment(algorithm: Algorithm) -> bool:
-    """Whether tokens are judged by the second moment of an optimizer step's log-ratios."""
-    return "second_moment" in algorithm.rejection or "second_moment_clip" in algorithm.trust_region
+def second_moment_limit(algorithm: Algorithm) -> float | None:
+    """Limit on the second moment of an optimizer step's log-ratios; None where no term judges by it."""
+    terms = (*algorithm.rejection, *algorithm.trust_region)
+    limits = [term.limit for term in terms if isinstance(term, (SecondMoment, SecondMomentClip))]
+    return limits[0] if limits else None
 
 
-def second_moment_bound(squares: Sequence[Tensor], algorithm: Algorithm) -> float:
+def second_moment_bound(squares: Sequence[Tensor], algorithm: Algorithm, limit: float) -> float:
     """Bound of second_moment or second_moment_clip, the same on every rank. `squares` are this rank's, by
     micro-batch on the CPU: empty on all pipeline stages but the last."""
     own = torch.cat(list(squares)) if squares else torch.zeros(0, dtype=torch.float64)
@@ -101,7 +105,7 @@ def second_moment_bound(squares: Sequence[Tensor], algorithm: Algorithm) -> floa
         count, total = sum_over_ranks([sums], 2).tolist()
         return count, total
 
-    return find_second_moment_bound(count_and_sum, algorithm.second_moment_limit)
+    return find_second_moment_bound(count_and_sum, limit)
 
 
 def hits_by_covariance(
@@ -126,11 +130,14 @@ def hits_by_covariance(
         covariances(each, micro.advantages.to(each.device), logprob / count, advantage / count)
         for micro, each, _ in found
     ]
-    wanted = max(1, int(algorithm.covariance_share * count))
-    if algorithm.entropy_control == "kl_cov":
+    control = algorithm.entropy_control
+    assert isinstance(control, (ClipCov, KlCov))
+    wanted = max(1, int(control.share * count))
+    if isinstance(control, KlCov):
         return _largest(own, [mask & (each > 0) for mask, each in zip(masks, own, strict=True)], wanted)
-    low, high = algorithm.clip_cov_low, algorithm.clip_cov_high
-    inside = [mask & (each > low) & (each < high) for mask, each in zip(masks, own, strict=True)]
+    inside = [
+        mask & (each > control.low) & (each < control.high) for mask, each in zip(masks, own, strict=True)
+    ]
     draws = [_draws(micro, draw).to(each.device) for micro, each, _ in found]
     return _smallest(draws, inside, wanted)
 

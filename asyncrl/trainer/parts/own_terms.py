@@ -44,7 +44,7 @@ class OwnTerms(StepPart):
     ) -> Mapping[str, Any]:
         """Origins of tokens and sequences, which own terms may read."""
         assert self._gradients is not None
-        what = f"algorithm.surrogate {self._algorithm.surrogate} has a loss with the gradient"
+        what = f"algorithm.surrogate {self._algorithm.surrogate.name} has a loss with the gradient"
         self._gradients.watch(what, inputs, micro.names)
         return {
             "lags": micro.lags,

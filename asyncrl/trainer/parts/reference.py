@@ -1,6 +1,6 @@
 """The reference that the KL is taken to, in the loss or in the reward.
 
-The reference is the base model, or with algorithm.reference_refresh_steps the policy of the last refresh. A
+The reference is the base model, or with algorithm.kl.refresh_steps the policy of the last refresh. A
 policy with adapters is its own reference: without them it is the base model. Shapes: T response tokens of one
 micro-batch.
 """
@@ -76,8 +76,8 @@ class Reference(StepPart):
     def __init__(self, learner: Learner, recipe: Recipe) -> None:
         self._learner = learner
         algorithm = recipe.algorithm
-        self._every = algorithm.reference_refresh_steps
-        self._resets_optimizer = algorithm.refresh_resets_optimizer
+        self._every = algorithm.kl.refresh_steps
+        self._resets_optimizer = algorithm.kl.refresh_resets_optimizer
         self._is_in_loss = not algorithm.has_kl_reward()
         model = learner.model
         self.held: ReferenceModel | OwnReference = (
@@ -121,8 +121,8 @@ class Reference(StepPart):
         # `model.lora` and a reference that is refreshed exclude each other.
         if self._every and isinstance(self.held, ReferenceModel):
             missing = (
-                "no reference, which algorithm.reference_refresh_steps needs: the run was begun without it. "
-                "Set algorithm.reference_refresh_steps to 0, or run_folder to a new folder."
+                "no reference, which algorithm.kl.refresh_steps needs: the run was begun without it. "
+                "Set algorithm.kl.refresh_steps to 0, or run_folder to a new folder."
             )
             yield Saved("reference.", self.held.model, None, missing)
 
@@ -180,9 +180,9 @@ def kl_penalties(
 ) -> Tensor:
     """[T] coefficient * kl of each token, 0 for those that no loss counts. Both log-probs are over all
     tokens, whatever servers kept."""
-    divergence = DIVERGENCES[algorithm.kl_estimator](proximal, reference)
+    divergence = DIVERGENCES[algorithm.kl.estimator](proximal, reference)
     is_counted = micro.counted(mask_staleness).to(divergence.device)
-    return algorithm.kl_coefficient * torch.where(is_counted, divergence, 0.0)
+    return algorithm.kl.coefficient * torch.where(is_counted, divergence, 0.0)
 
 
 def with_kl_reward(
@@ -207,7 +207,7 @@ def with_kl_reward(
         ]
         for part, own in zip(parts, penalties, strict=True)
     ]
-    if algorithm.advantage == "rloo":
+    if algorithm.advantage.name == "rloo":
         baselines = _penalties_of_the_others(parts, penalties, names)
         found = [
             [

@@ -16,7 +16,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.trainer.parts.controls import EntropyTarget, LossScale, RateScaling
 from asyncrl.trainer.parts.critic import Critic, VTrace
 from asyncrl.trainer.parts.expert_loads import ExpertLoads
-from asyncrl.trainer.parts.judgments import Judgments, judges_second_moment
+from asyncrl.trainer.parts.judgments import Judgments, second_moment_limit
 from asyncrl.trainer.parts.objectives import make_objective
 from asyncrl.trainer.parts.own_terms import OwnTerms
 from asyncrl.trainer.parts.past_versions import PastVersions
@@ -65,8 +65,8 @@ PARTS = (
     ),
     Row(
         Reference,
-        lambda recipe, _: recipe.stage == "dpo" or recipe.algorithm.kl_coefficient > 0,
-        keys=("reference_refresh_steps", "refresh_resets_optimizer"),
+        lambda recipe, _: recipe.stage == "dpo" or recipe.algorithm.kl.coefficient > 0,
+        keys=("refresh_steps", "refresh_resets_optimizer"),
     ),
     Row(
         VTrace, lambda recipe, _: _has_critic(recipe) and recipe.critic.targets == "v_trace", keys=("critic",)
@@ -74,7 +74,7 @@ PARTS = (
     Row(
         Critic,
         lambda recipe, _: _has_critic(recipe),
-        keys=("critic", "gae_lambda", "gae_gamma", "gae_length_alpha", "gae_is_whitened"),
+        keys=("critic", "gae_lambda", "gamma", "length_alpha", "is_whitened"),
     ),
     Row(
         KlReward,
@@ -94,16 +94,16 @@ PARTS = (
         Judgments,
         lambda recipe, _: (
             recipe.algorithm.top_entropy_share < 1
-            or recipe.algorithm.entropy_control != "none"
-            or judges_second_moment(recipe.algorithm)
+            or recipe.algorithm.entropy_control.name != "none"
+            or second_moment_limit(recipe.algorithm) is not None
         ),
         keys=("top_entropy_share", "entropy_control"),
     ),
     Row(ExpertLoads, lambda _, shape: shape.num_experts is not None, keys=("router",)),
     Row(
         EntropyTarget,
-        lambda recipe, _: recipe.algorithm.entropy_target is not None,
-        keys=("entropy_target", "entropy_step", "max_entropy_coefficient"),
+        lambda recipe, _: recipe.algorithm.entropy_bonus.target is not None,
+        keys=("target", "max_coefficient"),
     ),
     Row(
         RateScaling,

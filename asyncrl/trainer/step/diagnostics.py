@@ -12,8 +12,8 @@ from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs, bounded_exp, bounded_ratio, sequence_sum
 from asyncrl.algorithms.losses import LossParts
-from asyncrl.algorithms.weights import CAPPED
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe.algorithm_terms import Truncated
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.step import effective_samples, exact_split, quadrants, teacher_distance
 from asyncrl.trainer.step.effective_samples import LAGS, stale_buckets
@@ -144,9 +144,8 @@ def _interventions(inputs: LossInputs, parts: LossParts, algorithm: Algorithm) -
     """Effects of the loss on each token, [T] each: capped, masked, clipped, outside a trust region, its
     weight and the weight's square; and how far the policy moved."""
     weights, applied = parts.weights, parts.applied.double()
-    is_capped = weights >= algorithm.importance_cap
-    if algorithm.importance_weight not in CAPPED:
-        is_capped = torch.zeros_like(is_capped)
+    weight = algorithm.importance_weight
+    is_capped = weights >= (weight.cap if isinstance(weight, Truncated) else math.inf)
     current = inputs.current.detach()
     moved = (current - inputs.proximal).double()
     policy_kl = bounded_ratio(current, inputs.proximal).double() - 1 - moved

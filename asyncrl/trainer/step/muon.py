@@ -23,6 +23,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from asyncrl.recipe import Trainer
+from asyncrl.recipe.sections.trainer import Muon as MuonOptions
 from asyncrl.trainer.network.convert import (
     huggingface_names,
     merge_parts,
@@ -34,18 +35,22 @@ from asyncrl.trainer.network.model import Policy
 MOMENTUM = "momentum_buffer"
 """torch's name of the state."""
 LAYERS = "decoder.layers."
+NEWTON_SCHULZ_STEPS = 5
+"""Iterations that make a matrix of momentum orthogonal, of three matrix products each."""
 
 
 class Muon(torch.optim.Muon):
     """torch's Muon, matrix by matrix, on parameters that hold several: `num_parts` of their group."""
 
     def __init__(self, groups: list[dict[str, Any]], layers: TransformerConfig, section: Trainer) -> None:
+        muon = section.optimizer
+        assert isinstance(muon, MuonOptions)
         super().__init__(
             groups,
-            lr=section.muon_learning_rate or section.learning_rate,
+            lr=muon.learning_rate or section.learning_rate,
             weight_decay=section.weight_decay,
-            momentum=section.muon_momentum,
-            ns_steps=section.muon_newton_schulz_steps,
+            momentum=muon.momentum,
+            ns_steps=NEWTON_SCHULZ_STEPS,
             # As large as Adam's update, whatever the shape: both can have one learning rate.
             adjust_lr_fn="match_rms_adamw",
         )

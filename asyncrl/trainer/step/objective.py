@@ -37,7 +37,7 @@ class Objective:
         mask_staleness: int | None = None,
     ) -> None:
         self.algorithm = algorithm
-        self.entropy_coefficient = algorithm.entropy_coefficient
+        self.entropy_coefficient = algorithm.entropy_bonus.coefficient
         """Weight of the entropy bonus in the step that is trained."""
         self._limit = mask_staleness
         self._loss = make_loss(algorithm, max_new_tokens=max_new_tokens)
@@ -72,11 +72,11 @@ class Objective:
         algorithm = self.algorithm
         return not sequence.is_masked and bool(
             any(advantage for _, advantage in sequence.advantage_runs())
-            or algorithm.kl_coefficient
+            or algorithm.kl.coefficient
             or algorithm.behavior_kl_coefficient
             or self.entropy_coefficient
             or (algorithm.nll_coefficient and sequence.is_correct())
-            or algorithm.surrogate not in SURROGATES
+            or algorithm.surrogate.name not in SURROGATES
         )
 
     def __call__(

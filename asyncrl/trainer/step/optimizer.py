@@ -164,7 +164,7 @@ def make_optimizer(
         overlap_param_gather=settings.overlap_param_gather,
         **state_settings(section),
     )
-    if section.optimizer == "muon":
+    if section.optimizer.name == "muon":
         optimizer, of_adam = make_muon(policy, chunks, config, section)
     else:
         optimizer = get_megatron_optimizer(config, chunks)

@@ -9,7 +9,7 @@ WITHOUT_CLIP = {
     "algorithm.importance_weight": "none",
 }
 """Ratios to the policy that sampled, bounded by nothing but the arm's own term."""
-TRUNCATED = {"algorithm.importance_weight": "truncated", "algorithm.importance_cap": 2.0}
+TRUNCATED = {"algorithm.importance_weight": {"name": "truncated", "cap": 2.0}}
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def _one_key(key: str, name: str, **others: Any) -> Arm:
 ARMS: dict[str, Arm] = {
     "none": Arm({"algorithm.importance_weight": "none"}),
     "truncated": Arm(TRUNCATED, "algorithm.importance_weight=truncated", "none"),
-    "decoupled": Arm(TRUNCATED | {"algorithm.importance_cap": 100.0}, reference="none"),
+    "decoupled": Arm({"algorithm.importance_weight": {"name": "truncated", "cap": 100.0}}, reference="none"),
     "dppo": Arm(
         WITHOUT_CLIP | {"algorithm.trust_region": ["dppo_tv"]}, "algorithm.trust_region=dppo_tv", "none"
     ),
@@ -48,7 +48,7 @@ ARMS: dict[str, Arm] = {
     "max_rl": _one_key("advantage", "max_rl"),
     "sequence_mean": _one_key("reduction", "sequence_mean"),
     "dr_grpo_constant": _one_key("reduction", "dr_grpo_constant"),
-    "kl": _one_key("kl_estimator", "k3", kl_coefficient=0.01),
+    "kl": _one_key("kl.estimator", "k3", **{"kl.coefficient": 0.01}),
 }
 """`truncated` is the default: GRPO's advantages, PPO's clip around the policy before the batch, the mean over
 tokens, no KL. decoupled, Hilton et al. 2022 (arXiv 2110.00641), puts the cap of its weights out of reach."""

@@ -61,7 +61,11 @@ def _start(core: int) -> None:
 
 
 def cell_recipe(cell: Cell) -> Recipe:
-    overrides = [f"{key}={json.dumps(value)}" for key, value in cell.keys().items()]
+    keys = cell.keys()
+    if keys.get("algorithm.surrogate") == "ratio":
+        # It is in the digest, since COMMON states it, but a recipe may not state what nothing reads.
+        del keys["algorithm.clip_high"]
+    overrides = [f"{key}={json.dumps(value)}" for key, value in keys.items()]
     return load_recipe(ROOT / RECIPE, overrides)
 
 

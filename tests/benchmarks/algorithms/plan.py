@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from asyncrl.recipe.former_keys import NOW
 from tests.benchmarks.algorithms.arms import ARMS, WEIGHTS
 from tests.benchmarks.paired import mean_height
 
@@ -49,6 +50,7 @@ EVERY_UPDATES = 8
 """Between the points of the held-out curve: the accuracy of one sample of each held-out task. Greedy accuracy
 is near 1 after 40 of the recipe's batches; of samples a third are still wrong."""
 HELDOUT_TASKS = 256
+FORMER_KEYS = {now: former for former, places in NOW.items() for now in places}
 Place = tuple[str, str, int, float]
 """(axis, arm, lag, noise): the cells that differ in their seeds."""
 
@@ -91,8 +93,24 @@ class Cell:
     def digest(self) -> str:
         """Digest of all that the run is told: its recipe's keys (not its comments), this cell's, and FORMAT.
         Defaults of keys that neither states are not part of it."""
-        told = {"format": FORMAT, "recipe": _raw_recipe(), "keys": self.keys(), "noise": self.noise}
+        recipe = _raw_recipe()
+        told = {
+            "format": FORMAT,
+            "recipe": recipe | {"algorithm": _former(recipe["algorithm"], "algorithm.")},
+            "keys": _former(self.keys()),
+            "noise": self.noise,
+        }
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _former(keys: Mapping[str, Any], section: str = "") -> dict[str, Any]:
+    """Keys as recipes had them before numbers stood with their terms: rows made before then stay valid."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        for name, number in (value if isinstance(value, dict) else {"name": value}).items():
+            now = section + key if name == "name" else f"{section}{key}.{name}"
+            found[FORMER_KEYS.get(now, now).removeprefix(section)] = number
+    return found
 
 
 @functools.cache

@@ -27,19 +27,28 @@ from asyncrl.recipe.sections.algorithm import TURN_ADVANTAGES
             r"reinforce has no ratio: .* Set algorithm\.clip_around to proximal",
         ),
         (
-            {"surrogate": "gspo", "dual_clip": 3},
-            r"gspo has no second bound.* set algorithm\.surrogate to ppo_clip",
+            {"surrogate": {"name": "gspo", "dual_clip": 3}},
+            r"dual_clip is 3, but nothing reads it: set algorithm\.surrogate to \{name: ppo_clip, dual",
         ),
         *(
-            ({key: value}, rf"algorithm\.{key} is {value}, which excludes a ratio of 1.*{way}")
-            for key, value, way in (
-                ("mask_low", 1.5, r"Expected at most 1\. Lower algorithm\.mask_low"),
-                ("mask_high", 0.9, r"Expected at least 1\. Raise algorithm\.mask_high"),
-                ("geometric_low", 1.005, r"Lower algorithm\.geometric_low"),
-                ("geometric_high", 0.995, r"Raise algorithm\.geometric_high"),
-                ("importance_cap", 0.5, r"Raise algorithm\.importance_cap"),
-                ("importance_floor", 1.5, r"Lower algorithm\.importance_floor"),
-                ("veto_low", 1.5, r"Lower algorithm\.veto_low"),
+            (keys, rf"which excludes a ratio of 1.*{way}")
+            for keys, way in (
+                ({"mask_low": 1.5}, r"Expected at most 1\. Lower algorithm\.mask_low"),
+                ({"mask_high": 0.9}, r"Expected at least 1\. Raise algorithm\.mask_high"),
+                (
+                    {"rejection": [{"name": "geometric_mean", "low": 1.005}]},
+                    r"Lower algorithm\.rejection\.geometric_mean\.low",
+                ),
+                (
+                    {"rejection": [{"name": "geometric_mean", "high": 0.995}]},
+                    r"Raise algorithm\.rejection\.geometric_mean\.high",
+                ),
+                ({"importance_weight": {"cap": 0.5}}, r"Raise algorithm\.importance_weight\.cap"),
+                ({"importance_weight": {"floor": 1.5}}, r"Lower algorithm\.importance_weight\.floor"),
+                (
+                    {"rejection": [{"name": "token_veto", "low": 1.5}]},
+                    r"Lower algorithm\.rejection\.token_veto\.low",
+                ),
             )
         ),
         ({"credit": "turns", "advantage": "gae"}, r"takes each reward at its token already\. Remove"),
@@ -53,10 +62,13 @@ from asyncrl.recipe.sections.algorithm import TURN_ADVANTAGES
             {"credit": "turns"},
             r"neither turns\.environment nor turns\.tools is set: every trajectory has one turn",
         ),
-        ({"importance_floor": 3}, r"every weight would be the same\. Lower algorithm\.importance_floor"),
         (
-            {"importance_floor": 0.5, "importance_weight": "masked"},
-            r"masked has no lower bound.* set algorithm\.importance_weight to truncated",
+            {"importance_weight": {"name": "truncated", "floor": 3}},
+            r"the range is empty\. Lower algorithm\.importance_weight\.floor",
+        ),
+        (
+            {"importance_weight": {"name": "masked", "floor": 0.5}},
+            r"nothing reads it: set algorithm\.importance_weight to \{name: truncated, floor: 0\.5\}",
         ),
     ],
 )

@@ -1,7 +1,9 @@
 """Numbers that a section cannot work with are refused with their key and value."""
 
 import math
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.recipes import make_recipe
@@ -20,14 +22,16 @@ from asyncrl.errors import InputError
         ("critic.learning_rate", math.inf, "is inf"),
         ("rollout.temperature", math.inf, "is inf"),
         ("rollout.oversampling", math.inf, "is inf"),
-        ("algorithm.kl_coefficient", math.inf, "is inf"),
-        ("algorithm.entropy_coefficient", math.inf, "is inf"),
-        ("algorithm.overlong_penalty", math.inf, "is inf"),
-        ("algorithm.veto_low", math.inf, "is inf"),
-        ("algorithm.dual_clip", math.inf, "is inf"),
+        ("algorithm.kl.coefficient", math.inf, "is inf"),
+        ("algorithm.entropy_bonus.coefficient", math.inf, "is inf"),
+        ("algorithm.overlong.penalty", math.inf, "is inf"),
+        ("algorithm.surrogate.dual_clip", math.inf, "is inf"),
+        ("algorithm.rejection", [{"name": "token_veto", "low": math.inf}], r"\.0\.low is inf"),
     ],
 )
-def test_a_number_out_of_range_is_named(key: str, value: float, said: str) -> None:
-    section, name = key.split(".")
-    with pytest.raises(InputError, match=rf"{section}\.{name} {said}"):
-        make_recipe(Path("m"), **{section: {name: value}})
+def test_a_number_out_of_range_is_named(key: str, value: Any, said: str) -> None:
+    section, *names = key.split(".")
+    for name in reversed(names):
+        value = {name: value}
+    with pytest.raises(InputError, match=rf"{re.escape(key)} ?{said}"):
+        make_recipe(Path("m"), **{section: value})

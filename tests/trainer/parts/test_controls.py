@@ -19,7 +19,7 @@ from asyncrl.trainer.parts.controls import EntropyTarget
 
 
 def test_the_weight_rises_at_or_below_the_target_falls_above_it_and_is_off_there():
-    keys = {"entropy_target": 0.2, "entropy_step": 0.25, "entropy_coefficient": 0.5}
+    keys = {"entropy_bonus": {"target": 0.2, "step": 0.25, "coefficient": 0.5}}
     control = EntropyTarget(None, make_recipe(Path("m"), algorithm=keys))
     seen = [control.coefficient()]
     for entropy in (0.3, 0.1, 0.2, 0.1, 0.1, math.nan, 0.9, 0.9, 0.9, 0.9, 0.9, 0.1):
@@ -31,7 +31,7 @@ def test_the_weight_rises_at_or_below_the_target_falls_above_it_and_is_off_there
 
 def test_the_weight_of_the_step_takes_the_place_of_the_recipe_s_in_the_loss():
     inputs = make_inputs(current=[-1.0, -2.0], advantages=[0.0, 0.0], entropies=[1.0, 3.0])
-    loss = make_loss(Algorithm(entropy_coefficient=0.5), max_new_tokens=8)
+    loss = make_loss(Algorithm(entropy_bonus={"coefficient": 0.5}), max_new_tokens=8)
     total = loss(dataclasses.replace(inputs, entropy_coefficient=0.02)).total
     assert total.item() == pytest.approx(-0.08)
     (slopes,) = torch.autograd.grad(total, inputs.entropies)
@@ -40,7 +40,7 @@ def test_the_weight_of_the_step_takes_the_place_of_the_recipe_s_in_the_loss():
 
 
 def test_a_step_from_a_checkpoint_has_the_weight_and_the_weights_of_one_without(folder: Path, tmp_path: Path):
-    keys = {"entropy_target": 100.0, "entropy_step": 0.02}
+    keys = {"entropy_bonus": {"target": 100.0, "step": 0.02}}
     # Without advantages too: the bonus alone teaches, where its weight is above 0.
     batches = [random_batch(step, num_silent=(0, 4, 2)[step]) for step in range(3)]
     learner = make_learner(folder, algorithm=keys)
@@ -58,6 +58,6 @@ def test_a_step_from_a_checkpoint_has_the_weight_and_the_weights_of_one_without(
 
 
 def test_a_first_weight_above_the_largest_is_refused():
-    algorithm = {"entropy_target": 0.2, "entropy_coefficient": 0.5, "max_entropy_coefficient": 0.1}
-    with pytest.raises(InputError, match="entropy_coefficient is 0.5 but .* 0.1"):
+    algorithm = {"entropy_bonus": {"target": 0.2, "coefficient": 0.5, "max_coefficient": 0.1}}
+    with pytest.raises(InputError, match="entropy_bonus.coefficient is 0.5 but .* 0.1"):
         make_recipe(Path("m"), algorithm=algorithm)

@@ -83,7 +83,7 @@ def test_frozen_routers_are_those_of_reference_and_past_versions(folder: Path):
     learner = make_learner(
         folder,
         trainer={"router": {"frozen": True}, "learning_rate": 1e-2, "splits_staleness": True},
-        algorithm={"kl_coefficient": 0.1, "reference_refresh_steps": 1},
+        algorithm={"kl": {"coefficient": 0.1, "refresh_steps": 1}},
     )
     base = copy_weights(learner.model)
     for step in range(3):

@@ -61,19 +61,16 @@ def oracle() -> dict[tuple[str, int], float]:
 def test_kl_cov_takes_the_largest_covariances_of_the_whole_step():
     wanted = sorted(oracle().items(), key=lambda item: -item[1])
     count = int(0.1 * len(wanted))
-    found = choose(8192, entropy_control="kl_cov", covariance_share=0.1)
+    found = choose(8192, entropy_control={"name": "kl_cov", "share": 0.1})
     assert found >= {name for name, _ in wanted[:count]} and len(found) <= count + 4
     assert min(oracle()[name] for name in found) == pytest.approx(wanted[count - 1][1], abs=1e-4)
     for budget in (1, 30):
-        assert choose(budget, entropy_control="kl_cov", covariance_share=0.1) == found
+        assert choose(budget, entropy_control={"name": "kl_cov", "share": 0.1}) == found
 
 
 def test_clip_cov_draws_its_share_from_the_range_by_seed_and_step_alone():
     keys = {
-        "entropy_control": "clip_cov",
-        "clip_cov_low": 0.05,
-        "clip_cov_high": 1.5,
-        "covariance_share": 0.1,
+        "entropy_control": {"name": "clip_cov", "low": 0.05, "high": 1.5, "share": 0.1},
     }
     inside = {name for name, value in oracle().items() if 0.05 < value < 1.5}
     count = int(0.1 * len(oracle()))
@@ -87,15 +84,15 @@ def test_clip_cov_draws_its_share_from_the_range_by_seed_and_step_alone():
 
 
 def test_a_range_of_fewer_tokens_than_the_share_is_taken_whole():
-    keys = {"entropy_control": "clip_cov", "clip_cov_low": 0.9, "covariance_share": 1.0}
+    keys = {"entropy_control": {"name": "clip_cov", "low": 0.9, "share": 1.0}}
     inside = {name for name, value in oracle().items() if 0.9 < value < 5.0}
     assert inside and choose(30, **keys) == inside
     positive = {name for name, value in oracle().items() if round(value * 2**14) > 0}
-    assert choose(30, entropy_control="kl_cov", covariance_share=1.0) == positive
+    assert choose(30, entropy_control={"name": "kl_cov", "share": 1.0}) == positive
 
 
 def test_at_least_one_token_is_taken_and_none_where_none_counts():
-    assert len(choose(30, entropy_control="kl_cov", covariance_share=1e-9)) >= 1
+    assert len(choose(30, entropy_control={"name": "kl_cov", "share": 1e-9})) >= 1
     micro_batches = packed(30)
     values = [values_of(micro) for micro in micro_batches]
     algorithm = Algorithm(entropy_control="clip_cov")

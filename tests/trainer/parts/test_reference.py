@@ -19,9 +19,9 @@ from asyncrl.trainer.step.learner import Learner
 TRAINER = {"learning_rate": 1e-2, "optimizer_steps_per_batch": 2, "weight_decay": 0.1}
 
 
-def refreshed_learner(folder: Path, dtype: str = "float32", **algorithm: object) -> Learner:
-    terms = {"kl_coefficient": 0.5, "reference_refresh_steps": 2, **algorithm}
-    return make_learner(folder, trainer=TRAINER, algorithm=terms, model={"dtype": dtype})
+def refreshed_learner(folder: Path, dtype: str = "float32", **kl: object) -> Learner:
+    algorithm = {"kl": {"coefficient": 0.5, "refresh_steps": 2, **kl}}
+    return make_learner(folder, trainer=TRAINER, algorithm=algorithm, model={"dtype": dtype})
 
 
 def is_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
@@ -41,7 +41,7 @@ def test_the_policy_becomes_the_reference_every_n_steps(folder: Path):
 
 
 def test_without_the_key_it_stays_the_base_model(folder: Path):
-    learner = refreshed_learner(folder, reference_refresh_steps=0)
+    learner = refreshed_learner(folder, refresh_steps=0)
     base = copy_weights(learner.model)
     metrics = [learner.step(random_batch(step)) for step in range(3)]
     assert is_same(copy_weights(learner.part(Reference).held.model), base)
@@ -95,15 +95,18 @@ def test_a_reference_that_is_refreshed_adds_its_weights_to_the_copy_of_a_checkpo
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "words"),
+    ("kl", "words"),
     [
-        ({"kl_coefficient": 0.0}, "reference_refresh_steps is 2 but algorithm.kl_coefficient is 0"),
         (
-            {"reference_refresh_steps": 0, "refresh_resets_optimizer": True},
-            "refresh_resets_optimizer is true but algorithm.reference_refresh_steps is 0",
+            {"coefficient": 0.0},
+            "kl.refresh_steps is 2, but nothing reads it: set algorithm.kl.coefficient",
+        ),
+        (
+            {"refresh_steps": 0, "refresh_resets_optimizer": True},
+            "refresh_resets_optimizer is true, but nothing reads it: set algorithm.kl.refresh_steps",
         ),
     ],
 )
-def test_a_refresh_of_nothing_is_refused(folder: Path, algorithm: dict[str, object], words: str):
+def test_a_refresh_of_nothing_is_refused(folder: Path, kl: dict[str, object], words: str):
     with pytest.raises(InputError, match=words):
-        refreshed_learner(folder, **algorithm)
+        refreshed_learner(folder, **kl)

@@ -185,7 +185,7 @@ def test_a_step_is_the_same_however_its_batch_is_split(experts: Path):
 @pytest.mark.parametrize("lora", [None, {"rank": 2, "alpha": 4.0}])
 def test_the_reference_routes_for_itself(experts: Path, lora: dict | None):
     batch = routed_batch(1)
-    learner = make_replaying(experts, "rollout", algorithm={"kl_coefficient": 0.1}, model={"lora": lora})
+    learner = make_replaying(experts, "rollout", algorithm={"kl": {"coefficient": 0.1}}, model={"lora": lora})
     micro = make_micro_batch(batch.sequences, 0)
     (found,) = learner.part(Reference).logprobs([micro], TEMPERATURE)
     model = reference_model(experts)

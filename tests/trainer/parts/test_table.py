@@ -25,9 +25,9 @@ from asyncrl.trainer.step.part import MiniBatch, StepPart
 ROOT = Path(__file__).parents[3]
 CORE = ("learner", "objective", "optimizer", "optimizer_state", "part", "passes", "totals")
 TRAINER = {"learning_rate": 1e-2, "optimizer_steps_per_batch": 2}
-KL = {"kl_coefficient": 0.1, "kl_in": "reward"}
+KL = {"kl": {"coefficient": 0.1, "place": "reward"}}
 CRITIC = {
-    "algorithm": {"advantage": "gae", "entropy_target": 3.0} | KL,
+    "algorithm": {"advantage": "gae", "entropy_bonus": {"target": 3.0}} | KL,
     "critic": {"learning_rate": 1e-2, "targets": "v_trace"},
     "trainer": TRAINER | {"splits_staleness": True, "learning_rate_scaling": "ess"},
 }
@@ -37,7 +37,7 @@ TEACHER = {
     "trainer": TRAINER,
 }
 ROUTES = {
-    "algorithm": {"routing_replay": "rollout", "kl_coefficient": 0.1},
+    "algorithm": {"routing_replay": "rollout", "kl": {"coefficient": 0.1}},
     "trainer": TRAINER | {"splits_staleness": True},
 }
 NEEDED = [

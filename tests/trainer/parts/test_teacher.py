@@ -46,7 +46,9 @@ def test_the_gradient_is_that_of_transformers_with_the_log_ratio_at_each_sampled
     for one in batch.sequences:
         current = reference_logprobs(model, one, 0.8)[one.sampled_positions()]
         behavior, teacher = torch.tensor(one.behavior_logprobs), torch.tensor(one.teacher_logprobs)
-        weight = (current.detach() - behavior).exp().clamp(max=learner.objective.algorithm.importance_cap)
+        weight = (
+            (current.detach() - behavior).exp().clamp(max=learner.objective.algorithm.importance_weight.cap)
+        )
         rewards = torch.cat([torch.full((count,), value) for count, value in one.advantage_runs()])
         total = total - (weight * (rewards - 0.5 * (behavior - teacher)) * current).sum()
         num_tokens, gaps = num_tokens + len(current), gaps + (behavior - teacher).sum()

@@ -88,7 +88,7 @@ def test_a_token_without_a_finite_log_prob_has_no_ratio_and_a_huge_one_is_clippe
 
 def test_advantages_are_stored_where_they_differ_from_the_trajectorys(folder: Path):
     batch = random_batch(5)
-    found = recorded(folder, batch, algorithm={"advantage": "gae", "gae_lambda": 0.9})
+    found = recorded(folder, batch, algorithm={"advantage": {"name": "gae", "gae_lambda": 0.9}})
     assert all(each.advantages is not None for each in found)
     lengths = {s.sequence_id: len(s.response_tokens) for s in batch.sequences}
     for each in found:

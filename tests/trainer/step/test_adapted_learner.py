@@ -70,12 +70,12 @@ def test_a_checkpoint_of_another_base_is_refused(folder: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_kl_is_taken_to_the_base_model(folder: Path, dtype: str):
-    learner = adapted_learner(folder, dtype, kl_coefficient=0.5)
+    learner = adapted_learner(folder, dtype, kl={"coefficient": 0.5})
     # As long as B is zero the policy is the reference.
     assert (
         learner.step(random_batch(0))["loss"] == adapted_learner(folder, dtype).step(random_batch(0))["loss"]
     )
-    full = make_learner(folder, model={"dtype": dtype}, algorithm={"kl_coefficient": 0.5})
+    full = make_learner(folder, model={"dtype": dtype}, algorithm={"kl": {"coefficient": 0.5}})
     micro_batches = [part for parts in learner.pack(random_batch(1), 1) for part in parts]
     expected = full.passes.whole_logprobs(full.parallel_chunks, micro_batches, 1.0)
     found = learner.part(Reference).logprobs(micro_batches, 1.0)

@@ -13,6 +13,8 @@ from fakes.models import random_batch
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe.algorithm_terms import GeometricMean, TokenVeto
+from asyncrl.recipe.terms import chosen
 from asyncrl.trainer.packing.batch import make_micro_batch, rank_micro_batches
 from asyncrl.trainer.step.diagnostics import (
     KINDS,
@@ -142,17 +144,15 @@ RECORDED = {
 def test_the_diagnostics_of_a_step_are_those_of_its_tokens_one_by_one(surrogate: str, weight: str):
     """Several micro-batches against plain loops over all their tokens."""
     algorithm = Algorithm(
-        surrogate=surrogate,
-        importance_weight=weight,
-        rejection=["geometric_mean", "token_veto"],
-        importance_cap=1.2,
+        surrogate={"name": "ppo_clip", "dual_clip": 1.3} if surrogate == "ppo_clip" else surrogate,
+        importance_weight=weight if weight == "masked" else {"name": weight, "cap": 1.2},
+        rejection=[
+            {"name": "geometric_mean", "low": 0.8, "high": 1.25},
+            {"name": "token_veto", "low": 0.6},
+        ],
         mask_low=0.7,
-        geometric_low=0.8,
-        geometric_high=1.25,
-        veto_low=0.6,
         clip_low=0.1,
         clip_high=0.15,
-        dual_clip=1.3 if surrogate == "ppo_clip" else None,
     )
     batch, tally = random_batch(2, num_groups=6, group_size=4), Tally()
     objective, tokens = Objective(algorithm, max_new_tokens=12, mask_staleness=1), []
@@ -180,33 +180,35 @@ def test_the_diagnostics_of_a_step_are_those_of_its_tokens_one_by_one(surrogate:
 def brute_force(sequences: list[list[tuple[float, float, float, float]]], a: Algorithm) -> dict[str, float]:
     """Of sequences of tokens that count: (current, proximal, behavior, advantage) each."""
     rows, totals = [], []
+    correction, surrogate = a.importance_weight.name, a.surrogate.name
+    cap = getattr(a.importance_weight, "cap", None)
+    mean_range, veto = chosen(a.rejection, GeometricMean), chosen(a.rejection, TokenVeto)
+    dual_clip = a.surrogate.dual_clip if surrogate == "ppo_clip" else None
     for tokens in sequences:
         logs = [proximal - behavior for _, proximal, behavior, _ in tokens]
         totals.append(sum(logs))
         mean = math.exp(sum(logs) / len(logs))
-        is_kept = a.geometric_low <= mean <= a.geometric_high and min(logs) >= math.log(a.veto_low)
+        is_kept = mean_range.low <= mean <= mean_range.high and min(logs) >= math.log(veto.low)
         weights, capped = [], []
         for log in logs:
-            rho = math.exp(sum(logs) if a.importance_weight == "sequence_truncated" else log)
+            rho = math.exp(sum(logs) if correction == "sequence_truncated" else log)
             is_inside = a.mask_low <= rho <= a.mask_high
-            rho = (
-                (rho if is_inside else 0.0) if a.importance_weight == "masked" else min(rho, a.importance_cap)
-            )
+            rho = (rho if is_inside else 0.0) if correction == "masked" else min(rho, cap)
             weights.append(rho if is_kept else 0.0)
-            capped.append(a.importance_weight != "masked" and is_kept and rho == a.importance_cap)
+            capped.append(correction != "masked" and is_kept and rho == cap)
         live = [t for t, weight in enumerate(weights) if weight]
         geometric = math.exp(sum(math.log(weights[t]) for t in live) / len(live)) if live else 0.0
         moved = [current - proximal for current, proximal, _, _ in tokens]
         of_sequence = math.exp(sum(moved[t] for t in live) / len(live)) if live else 1.0
         for t, (_, _, _, advantage) in enumerate(tokens):
-            ratio = of_sequence if a.surrogate == "gspo" else math.exp(moved[t])
+            ratio = of_sequence if surrogate == "gspo" else math.exp(moved[t])
             low, high = 1 - a.clip_low, 1 + a.clip_high
             is_clipped = (advantage > 0 and ratio > high) or (advantage < 0 and ratio < low)
-            is_clipped |= a.dual_clip is not None and advantage < 0 and ratio > a.dual_clip
-            if a.surrogate == "cispo":
+            is_clipped |= dual_clip is not None and advantage < 0 and ratio > dual_clip
+            if surrogate == "cispo":
                 is_clipped = not low <= ratio <= high
-            is_clipped &= a.surrogate not in CLIPLESS and weights[t] > 0
-            applied = geometric if a.surrogate == "gmpo" and weights[t] else weights[t]
+            is_clipped &= surrogate not in CLIPLESS and weights[t] > 0
+            applied = geometric if surrogate == "gmpo" and weights[t] else weights[t]
             rows.append((logs[t], moved[t], weights[t] == 0, capped[t], is_clipped, applied))
     size = len(rows)
     return {

@@ -49,7 +49,7 @@ def reference_loss(model: torch.nn.Module, batch: Batch, recipe: Recipe) -> Tens
     for sequence in batch.sequences:
         current = reference_logprobs(model, sequence, batch.temperature)
         behavior = torch.tensor(sequence.behavior_logprobs)
-        weight = (current.detach() - behavior).exp().clamp(max=recipe.algorithm.importance_cap)
+        weight = (current.detach() - behavior).exp().clamp(max=recipe.algorithm.importance_weight.cap)
         losses = -weight * sequence.advantage * current
         prompts.setdefault(tuple(sequence.prompt_tokens), []).append(losses)
         total = total + losses.sum()
@@ -101,7 +101,7 @@ def test_the_gradient_of_turns_with_their_own_advantages_is_that_of_transformers
     batch = with_turns(random_batch(1, temperature=0.8))
     assert sum(bool(sequence.turn_advantages) for sequence in batch.sequences) > 4
     _, got = gradients(make_learner(folder), batch)
-    model, cap = reference_model(folder), make_recipe(folder).algorithm.importance_cap
+    model, cap = reference_model(folder), make_recipe(folder).algorithm.importance_weight.cap
     total, num_tokens = torch.zeros(()), 0
     for sequence in batch.sequences:
         current = reference_logprobs(model, sequence, 0.8)[sequence.sampled_positions()]
@@ -150,7 +150,9 @@ def test_tokens_that_are_never_sampled_are_no_part_of_loss_gradient_and_referenc
     # Batches have the tokens 0 to 39.
     folder = write_model(tmp_path, vocab_size=44, tie_word_embeddings=is_tied)
     write_tokenizer(folder, range(40), pad=40)
-    learner = make_learner(folder, algorithm={"kl_coefficient": 0.1, "entropy_coefficient": 0.1})
+    learner = make_learner(
+        folder, algorithm={"kl": {"coefficient": 0.1}, "entropy_bonus": {"coefficient": 0.1}}
+    )
     assert learner.unsampled.ids == (40, 41, 42, 43)
     batch = random_batch(1, temperature=0.8)
     model = Masked(reference_model(folder), [40, 41, 42, 43])
@@ -179,9 +181,8 @@ def kept_ids(sequence: ScoredSequence) -> list[list[int]]:
 
 def test_policy_terms_are_over_the_kept_tokens_and_kl_and_entropy_over_all(folder: Path):
     algorithm = {
-        "kl_coefficient": 0.3,
-        "entropy_coefficient": 0.2,
-        "kl_estimator": "k2",
+        "kl": {"coefficient": 0.3, "estimator": "k2"},
+        "entropy_bonus": {"coefficient": 0.2},
         "surrogate": "reinforce",
     }
     learner = make_learner(folder, algorithm=algorithm)
@@ -209,7 +210,7 @@ def test_policy_terms_are_over_the_kept_tokens_and_kl_and_entropy_over_all(folde
         )
         current = logs[places] - masses
         weight = (current.detach() - torch.tensor(sequence.behavior_logprobs)).exp()
-        weight = weight.clamp(max=learner.objective.algorithm.importance_cap)
+        weight = weight.clamp(max=learner.objective.algorithm.importance_weight.cap)
         kl = (logs[places] - frozen[places].detach()).square() / 2
         entropy = -(logs.exp() * logs).sum(-1)
         total = total + (-weight * sequence.advantage * current + 0.3 * kl - 0.2 * entropy).sum()
@@ -239,7 +240,7 @@ def test_kl_in_the_reward_of_kept_tokens_is_that_over_all(folder: Path, monkeypa
         "kl_penalties",
         lambda *arguments, **options: seen.append(kl_penalties(*arguments, **options)) or seen[-1],
     )
-    algorithm = {"advantage": "reinforce_pp", "kl_coefficient": 0.1, "kl_in": "reward"}
+    algorithm = {"advantage": "reinforce_pp", "kl": {"coefficient": 0.1, "place": "reward"}}
     learner = make_learner(folder, algorithm=algorithm, rollout={"top_k": 20})
     learner.step(with_kept_sets(random_batch(1)))
     assert seen and max(each.abs().max().item() for each in seen) < 1e-9

@@ -150,7 +150,7 @@ def test_an_overflow_that_no_scale_helps_ends_the_run(folder: Path):
 
 
 def test_the_critic_has_a_scale_of_its_own(folder: Path):
-    gae = {"advantage": "gae", "gae_lambda": 0.9}
+    gae = {"advantage": {"name": "gae", "gae_lambda": 0.9}}
     learner = half_learner(folder, algorithm=gae)
     learner.step(random_batch(1))
     critic = learner.part(Critic)

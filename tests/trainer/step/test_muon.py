@@ -19,10 +19,8 @@ from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.optimizer_state import held_states
 
 MUON = {
-    "optimizer": "muon",
+    "optimizer": {"name": "muon", "learning_rate": 5e-3, "momentum": 0.9},
     "learning_rate": 1e-3,
-    "muon_learning_rate": 5e-3,
-    "muon_momentum": 0.9,
     "weight_decay": 0.1,
     "clip_grad_norm": 0.05,
 }
@@ -113,7 +111,7 @@ def test_a_restored_learner_continues_bit_for_bit(dtype: str, tmp_path: Path):
 
 
 def test_bfloat16_weights_learn_from_float32_copies(tmp_path: Path):
-    keys = MUON | {"muon_learning_rate": 1e-5, "weight_decay": 0.0}
+    keys = MUON | {"optimizer": {"name": "muon", "learning_rate": 1e-5}, "weight_decay": 0.0}
     learner = make_learner(write_model(tmp_path / "model"), model={"dtype": "bfloat16"}, trainer=keys)
     states = held_states(learner.optimizer)
     name, weight = next(

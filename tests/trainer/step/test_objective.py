@@ -25,31 +25,37 @@ from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.optimizer import set_learning_rate
 from asyncrl.trainer.step.part import MiniBatch
 
-REJECTIONS = ["token_range", "geometric_mean", "second_moment", "token_veto"]
-WIDE = {"geometric_low": 0.01, "geometric_high": 100.0, "second_moment_limit": 2.0}
+REJECTIONS = [
+    "token_range",
+    {"name": "geometric_mean", "low": 0.01, "high": 100.0},
+    {"name": "second_moment", "limit": 2.0},
+    "token_veto",
+]
 COMBINATIONS = [
-    {"surrogate": "ppo_clip", "importance_weight": "masked", "rejection": REJECTIONS, **WIDE},
-    {"surrogate": "ppo_clip", "importance_weight": "none", "clip_around": "behavior", "dual_clip": 3.0},
+    {"surrogate": "ppo_clip", "importance_weight": "masked", "rejection": REJECTIONS},
+    {
+        "surrogate": {"name": "ppo_clip", "dual_clip": 3.0},
+        "importance_weight": "none",
+        "clip_around": "behavior",
+    },
     {"surrogate": "gspo", "importance_weight": "sequence_truncated", "reduction": "sequence_mean"},
     {"surrogate": "gmpo", "importance_weight": "sequence_masked", "reduction": "sequence_mean"},
     {
         "surrogate": "cispo",
-        "kl_coefficient": 0.1,
-        "entropy_coefficient": 0.01,
+        "kl": {"coefficient": 0.1},
+        "entropy_bonus": {"coefficient": 0.01},
         "probability_damping": 0.2,
         "top_entropy_share": 0.4,
     },
     {"surrogate": "ratio", "trust_region": ["dppo_tv", "kpop"], "behavior_kl_coefficient": 0.01},
-    {"surrogate": "sapo", "kl_coefficient": 0.1, "kl_estimator": "unbiased", "trust_region": ["ipo"]},
-    {"surrogate": "reinforce", "kl_coefficient": 0.1, "kl_in": "reward", "kl_estimator": "k1"},
+    {"surrogate": "sapo", "kl": {"coefficient": 0.1, "estimator": "unbiased"}, "trust_region": ["ipo"]},
+    {"surrogate": "reinforce", "kl": {"coefficient": 0.1, "place": "reward", "estimator": "k1"}},
     {"surrogate": "ppo_clip", "proximal": "interpolated", "rejection": ["second_moment"]},
     {
         "surrogate": "sapo",
         "proximal": "interpolated",
-        "trust_region": ["second_moment_clip", "kpop"],
-        "second_moment_limit": 0.02,
-        "entropy_control": "kl_cov",
-        "covariance_share": 0.1,
+        "trust_region": [{"name": "second_moment_clip", "limit": 0.02}, "kpop"],
+        "entropy_control": {"name": "kl_cov", "share": 0.1},
         "top_entropy_share": 0.6,
         "behavior_kl_coefficient": 0.01,
     },
@@ -57,9 +63,7 @@ COMBINATIONS = [
         "surrogate": "gspo",
         "importance_weight": "none",
         "clip_around": "behavior",
-        "entropy_control": "kl_cov",
-        "covariance_share": 0.1,
-        "kl_cov_coefficient": 1.0,
+        "entropy_control": {"name": "kl_cov", "share": 0.1, "coefficient": 1.0},
     },
 ]
 
@@ -205,7 +209,7 @@ def test_a_trajectory_in_branches_is_trained_as_one(folder: Path, algorithm: dic
     assert len(branched.sequences) > len(linear.sequences)
     learner = make_learner(folder, algorithm=algorithm)
     metrics, got = gradients(learner, branched)
-    if algorithm.get("kl_in") != "reward":
+    if algorithm.get("kl", {}).get("place") != "reward":
         wanted_metrics, wanted = gradients(learner, linear)
         assert worst_difference(got, wanted) < 1e-5
         # The turns of a response are quarters of its tokens, in whichever order branches have them.
@@ -252,7 +256,7 @@ def test_a_micro_batch_holds_its_sequences_whole_and_in_order():
 
 
 def test_kl_in_the_loss_pulls_back_to_the_base_model(folder: Path):
-    algorithm = {"kl_coefficient": 0.5, "kl_estimator": "k3", "importance_weight": "none"}
+    algorithm = {"kl": {"coefficient": 0.5, "estimator": "k3"}, "importance_weight": "none"}
     learner = make_learner(folder, algorithm=algorithm)
     with torch.no_grad():
         learner.model[0].output_layer.weight.mul_(1.1)
@@ -276,7 +280,10 @@ def test_kl_in_the_loss_pulls_back_to_the_base_model(folder: Path):
 
 
 def test_kl_in_the_reward_charges_a_token_for_itself_and_those_after_it(folder: Path):
-    algorithm = {"kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1", "importance_weight": "none"}
+    algorithm = {
+        "kl": {"coefficient": 0.5, "place": "reward", "estimator": "k1"},
+        "importance_weight": "none",
+    }
     learner = make_learner(folder, algorithm=algorithm | {"surrogate": "reinforce"})
     with torch.no_grad():
         learner.model[0].output_layer.weight.mul_(1.1)
@@ -300,7 +307,7 @@ def test_kl_in_the_reward_charges_a_token_for_itself_and_those_after_it(folder: 
 def test_kl_in_the_reward_is_taken_off_before_the_batch_is_whitened(
     folder: Path, advantage: str, steps_per_batch: int, monkeypatch: pytest.MonkeyPatch
 ):
-    algorithm = {"advantage": advantage, "kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1"}
+    algorithm = {"advantage": advantage, "kl": {"coefficient": 0.5, "place": "reward", "estimator": "k1"}}
     trainer = {"optimizer_steps_per_batch": steps_per_batch, "tokens_per_micro_batch": 40}
     learner = make_learner(folder, algorithm=algorithm, trainer=trainer, rollout={"mask_staleness": 1})
     with torch.no_grad():
@@ -333,7 +340,7 @@ def test_kl_in_the_reward_is_taken_off_before_the_batch_is_whitened(
 def test_under_rloo_the_others_kl_is_in_the_baseline(
     folder: Path, steps_per_batch: int, monkeypatch: pytest.MonkeyPatch
 ):
-    algorithm = {"advantage": "rloo", "kl_coefficient": 0.5, "kl_in": "reward", "kl_estimator": "k1"}
+    algorithm = {"advantage": "rloo", "kl": {"coefficient": 0.5, "place": "reward", "estimator": "k1"}}
     # Groups are cut by micro-batches and by the boundary between the steps.
     trainer = {"optimizer_steps_per_batch": steps_per_batch, "tokens_per_micro_batch": 20}
     learner = make_learner(folder, algorithm=algorithm, trainer=trainer)
@@ -377,7 +384,7 @@ def test_the_second_moment_is_bounded_over_all_micro_batches(folder: Path):
     batch = near(random_batch(2, num_groups=6, group_size=4), folder, noise=0.4)
     shares = []
     for budget in (8192, 30):
-        algorithm = {"rejection": ["second_moment"], "second_moment_limit": 0.1, "importance_weight": "none"}
+        algorithm = {"rejection": [{"name": "second_moment", "limit": 0.1}], "importance_weight": "none"}
         learner = make_learner(folder, algorithm=algorithm, trainer={"tokens_per_micro_batch": budget})
         shares.append(learner.step(batch)["masked_share"])
     model, away, total = reference_model(folder), [], 0
@@ -396,7 +403,7 @@ def test_the_second_moment_is_bounded_over_all_micro_batches(folder: Path):
 
 def test_the_reference_stays_the_base_model_and_is_absent_without_a_coefficient(folder: Path):
     assert make_learner(folder).part(Reference) is None
-    learner = make_learner(folder, algorithm={"kl_coefficient": 0.1}, trainer={"learning_rate": 0.01})
+    learner = make_learner(folder, algorithm={"kl": {"coefficient": 0.1}}, trainer={"learning_rate": 0.01})
     before = [parameter.clone() for parameter in learner.part(Reference).held.chunks[0].parameters()]
     learner.step(random_batch(0))
     after = list(learner.part(Reference).held.chunks[0].parameters())
@@ -586,12 +593,8 @@ def test_tokens_staler_than_allowed_leave_the_loss_and_are_counted(folder: Path)
 
 JUDGED_TOGETHER = {
     "proximal": "interpolated",
-    "trust_region": ["second_moment_clip"],
-    "second_moment_limit": 0.02,
-    "entropy_control": "clip_cov",
-    "clip_cov_low": 0.01,
-    "clip_cov_high": 50.0,
-    "covariance_share": 0.2,
+    "trust_region": [{"name": "second_moment_clip", "limit": 0.02}],
+    "entropy_control": {"name": "clip_cov", "low": 0.01, "high": 50.0, "share": 0.2},
     "top_entropy_share": 0.6,
     "nll_coefficient": 0.1,
 }
@@ -609,7 +612,7 @@ JUDGED_TOGETHER = {
     ids=lambda own: own["reduction"],
 )
 def test_responses_that_were_cut_off_leave_numerator_and_denominator(folder: Path, own: dict):
-    algorithm = own | {"kl_coefficient": 0.1, "entropy_coefficient": 0.01}
+    algorithm = own | {"kl": {"coefficient": 0.1}, "entropy_bonus": {"coefficient": 0.01}}
     batch = near(random_batch(3), folder)
     sequences = [
         dataclasses.replace(
@@ -757,8 +760,7 @@ def test_an_interpolated_policy_costs_no_pass_and_clips_stale_tokens_alone(
 
 
 def test_clip_cov_costs_a_forward_pass_and_leaves_out_the_same_tokens_however_packed(folder: Path):
-    keys = {"clip_cov_low": 0.1, "clip_cov_high": 50.0, "covariance_share": 0.2}
-    algorithm = keys | {"entropy_control": "clip_cov"}
+    algorithm = {"entropy_control": {"name": "clip_cov", "low": 0.1, "high": 50.0, "share": 0.2}}
     batch = near(random_batch(2, num_groups=6, group_size=4), folder)
     whole, split, plain = (
         make_learner(folder, algorithm=own, trainer={"tokens_per_micro_batch": budget})

@@ -30,7 +30,7 @@ def quadrant_inputs():
 
 
 def test_shares_are_those_of_the_derivatives_of_the_loss():
-    inputs, algorithm = quadrant_inputs(), Algorithm(kl_coefficient=0.1)
+    inputs, algorithm = quadrant_inputs(), Algorithm(kl={"coefficient": 0.1})
     slopes = gradient(make_loss(algorithm, max_new_tokens=8)(inputs).total, inputs)
     wanted = dict.fromkeys(QUADRANTS, 0.0)
     for name, slope in zip(BY_HAND, slopes, strict=False):

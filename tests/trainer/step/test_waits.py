@@ -141,7 +141,7 @@ def of_step(folder: Path, waits: Waits, batch: Batch, **sections: Any) -> tuple[
     "algorithm",
     [
         {},
-        {"reduction": "dr_grpo_constant", "entropy_coefficient": 0.01},
+        {"reduction": "dr_grpo_constant", "entropy_bonus": {"coefficient": 0.01}},
         {"reduction": "sequence_mean", "surrogate": "gspo", "importance_weight": "sequence_truncated"},
     ],
 )
