@@ -8,13 +8,13 @@ response is the share of the others that it beats; a tie counts half. It waits r
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, Unpack
 
 from verifiers.comparisons import Compared, Match, Ranking, pairings
 from verifiers.golds import json_gold
 from verifiers.judge_answer import LetterAnswer
 from verifiers.judge_template import JudgeTemplate, conversation_text
-from verifiers.model_server import ChatModel
+from verifiers.model_server import ChatModel, ChatOptions
 from verifiers.options import Bounds
 from verifiers.posting import Unanswered
 from verifiers.task import Task
@@ -106,30 +106,10 @@ class GroupJudge:
         template: str | None = None,
         opponents: Annotated[int, Bounds(0, 1000)] = 0,
         threshold: Annotated[float, Bounds(0.001, 1)] = 0.5,
-        temperature: Annotated[float, Bounds(0, 2)] = 0.0,
-        max_tokens: Annotated[int, Bounds(1, 1_000_000)] = 1024,
-        extra: dict[str, Any] | None = None,
         max_characters: Annotated[int, Bounds(1, 4_000_000)] = 50_000,
-        timeout_seconds: Annotated[float, Bounds(0.01, 3600)] = 60.0,
-        deadline_seconds: Annotated[float, Bounds(0.01, 36000)] = 300.0,
-        attempts: Annotated[int, Bounds(1, 20)] = 4,
-        backoff_seconds: Annotated[float, Bounds(0, 60)] = 1.0,
-        concurrency: Annotated[int, Bounds(1, 4096)] = 32,
-        key_variable: str = "",
+        **chat: Unpack[ChatOptions],
     ) -> None:
-        self._model = ChatModel(
-            url=url,
-            model=model,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            extra=extra,
-            timeout_seconds=timeout_seconds,
-            deadline_seconds=deadline_seconds,
-            attempts=attempts,
-            backoff_seconds=backoff_seconds,
-            concurrency=concurrency,
-            key_variable=key_variable,
-        )
+        self._model = ChatModel(url, model, **chat)
         self.counters = self._model.counters
         if opponents and (compare == "ranking" or opponents % 2):
             raise ValueError(

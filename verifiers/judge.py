@@ -7,12 +7,12 @@ response cannot leave its place in the question (`judge_template`), and only the
 
 import asyncio
 from collections.abc import Hashable
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 from verifiers.golds import json_gold
 from verifiers.judge_answer import Kind, answer_of
 from verifiers.judge_template import NOTE, TEMPLATES, JudgeTemplate
-from verifiers.model_server import ChatModel
+from verifiers.model_server import ChatModel, ChatOptions
 from verifiers.options import Bounds
 from verifiers.storable import storable
 from verifiers.task import Task
@@ -36,30 +36,10 @@ class JudgeVerifier:
         key: str = "score",
         scale: tuple[float, ...] = (0.0, 10.0),
         threshold: Annotated[float, Bounds(0.001, 1)] = 0.5,
-        temperature: Annotated[float, Bounds(0, 2)] = 0.0,
-        max_tokens: Annotated[int, Bounds(1, 1_000_000)] = 1024,
-        extra: dict[str, Any] | None = None,
         max_characters: Annotated[int, Bounds(1, 4_000_000)] = 50_000,
-        timeout_seconds: Annotated[float, Bounds(0.01, 3600)] = 60.0,
-        deadline_seconds: Annotated[float, Bounds(0.01, 36000)] = 300.0,
-        attempts: Annotated[int, Bounds(1, 20)] = 4,
-        backoff_seconds: Annotated[float, Bounds(0, 60)] = 1.0,
-        concurrency: Annotated[int, Bounds(1, 4096)] = 32,
-        key_variable: str = "",
+        **chat: Unpack[ChatOptions],
     ) -> None:
-        self._model = ChatModel(
-            url=url,
-            model=model,
-            temperature=temperature,
-            max_tokens=max_tokens,
-            extra=extra,
-            timeout_seconds=timeout_seconds,
-            deadline_seconds=deadline_seconds,
-            attempts=attempts,
-            backoff_seconds=backoff_seconds,
-            concurrency=concurrency,
-            key_variable=key_variable,
-        )
+        self._model = ChatModel(url, model, **chat)
         self.counters = self._model.counters
         self._answer = answer_of(
             answer, letters={"A": 1.0, "B": 0.0} if letters is None else letters, key=key, scale=scale

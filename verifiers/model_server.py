@@ -3,9 +3,10 @@
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar, Unpack
 
 from verifiers import strict_json
+from verifiers.options import Bounds
 from verifiers.posting import Poster, Unanswered, key_headers, with_path
 from verifiers.verdict import Verdict, fault
 from verifiers.verifier import COUNTERS, VerifierUnavailable
@@ -13,11 +14,48 @@ from verifiers.verifier import COUNTERS, VerifierUnavailable
 T = TypeVar("T")
 
 
+class ServerOptions(TypedDict, total=False):
+    """Options of verifiers that ask a model server; `ModelServer` has their defaults."""
+
+    timeout_seconds: Annotated[float, Bounds(0.01, 3600)]
+    deadline_seconds: Annotated[float, Bounds(0.01, 36000)]
+    attempts: Annotated[int, Bounds(1, 20)]
+    backoff_seconds: Annotated[float, Bounds(0, 60)]
+    concurrency: Annotated[int, Bounds(1, 4096)]
+    key_variable: str
+
+
+class ChatOptions(ServerOptions, total=False):
+    """Options of judges; `ChatModel` has the defaults of its own."""
+
+    temperature: Annotated[float, Bounds(0, 2)]
+    max_tokens: Annotated[int, Bounds(1, 1_000_000)]
+    extra: dict[str, Any] | None
+
+
 class ModelServer:
     """Asks through a Poster, with the server's key; counts the time, and turns failures into faults."""
 
-    def __init__(self, poster: Poster, key_variable: str) -> None:
-        """`key_variable` as for key_headers."""
+    def __init__(
+        self,
+        url: str,
+        *,
+        timeout_seconds: float = 60.0,
+        deadline_seconds: float = 300.0,
+        attempts: int = 4,
+        backoff_seconds: float = 1.0,
+        concurrency: int = 32,
+        key_variable: str = "",
+    ) -> None:
+        """`key_variable` as for key_headers. Raises ValueError for what is no address."""
+        poster = Poster(
+            url,
+            timeout_seconds=timeout_seconds,
+            deadline_seconds=deadline_seconds,
+            attempts=attempts,
+            backoff_seconds=backoff_seconds,
+            max_at_once=concurrency,
+        )
         self.url = poster.url
         self.longest_seconds = poster.longest_seconds
         self.counters = dict.fromkeys(COUNTERS, 0.0)
@@ -48,29 +86,16 @@ class ModelServer:
 class ChatModel:
     def __init__(
         self,
-        *,
         url: str,
         model: str,
-        temperature: float,
-        max_tokens: int,
-        extra: Mapping[str, Any] | None,
-        timeout_seconds: float,
-        deadline_seconds: float,
-        attempts: int,
-        backoff_seconds: float,
-        concurrency: int,
-        key_variable: str,
+        *,
+        temperature: float = 0.0,
+        max_tokens: int = 1024,
+        extra: Mapping[str, Any] | None = None,
+        **server: Unpack[ServerOptions],
     ) -> None:
         """Raises ValueError for what is no address."""
-        poster = Poster(
-            with_path(url, "/chat/completions"),
-            timeout_seconds=timeout_seconds,
-            deadline_seconds=deadline_seconds,
-            attempts=attempts,
-            backoff_seconds=backoff_seconds,
-            max_at_once=concurrency,
-        )
-        self.server = ModelServer(poster, key_variable)
+        self.server = ModelServer(with_path(url, "/chat/completions"), **server)
         self.counters = self.server.counters
         sampling = {"model": model, "temperature": temperature, "max_tokens": max_tokens, **(extra or {})}
         # A server may know a setting by another name only: null leaves it out.

@@ -8,7 +8,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, Unpack, get_args, get_origin, get_type_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def checked(
         signature = inspect.signature(target, eval_str=True)
     except Exception as error:  # annotations are code of the user
         raise unresolved(said, error) from error
-    known = {name: found for name, found in signature.parameters.items() if name not in internal}
+    known = _options_of(signature, internal)
     for name in options:
         if name not in known:
             raise ValueError(
@@ -67,6 +67,20 @@ def checked(
             expected = _expected(parameter.annotation)
             raise ValueError(f"{said} needs the option {name!r}, expected {expected}.")
     return {name: _checked(said, name, known[name].annotation, value) for name, value in options.items()}
+
+
+def _options_of(signature: inspect.Signature, internal: Sequence[str]) -> dict[str, inspect.Parameter]:
+    """Parameters that are options by name; `**name: Unpack[Kind]` stands for the keys of Kind."""
+    found = {}
+    for name, parameter in signature.parameters.items():
+        if get_origin(parameter.annotation) is Unpack:
+            (kind,) = get_args(parameter.annotation)
+            for key, hint in get_type_hints(kind, include_extras=True).items():
+                # Its default is that of what reads it.
+                found[key] = inspect.Parameter(key, parameter.KEYWORD_ONLY, default=None, annotation=hint)
+        elif name not in internal:
+            found[name] = parameter
+    return found
 
 
 def _checked(said: str, name: str, annotation: Any, value: object) -> Any:

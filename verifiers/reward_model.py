@@ -9,7 +9,7 @@ import asyncio
 import json
 import math
 from collections.abc import Hashable, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Unpack
 
 from jinja2 import StrictUndefined
 from jinja2.exceptions import TemplateError
@@ -17,9 +17,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from verifiers import strict_json
 from verifiers.judge_template import without_special_tokens
-from verifiers.model_server import ModelServer
+from verifiers.model_server import ModelServer, ServerOptions
 from verifiers.options import Bounds
-from verifiers.posting import Poster, with_path
+from verifiers.posting import with_path
 from verifiers.task import Message, Task
 from verifiers.verdict import Outcome, Verdict, as_number, wrong
 
@@ -52,22 +52,10 @@ class RewardModelVerifier:
         threshold: Annotated[float, Bounds(0.001, 1)] = 0.5,
         index: Annotated[int, Bounds(0, 1000)] = 0,
         max_characters: Annotated[int, Bounds(1, 4_000_000)] = 50_000,
-        timeout_seconds: Annotated[float, Bounds(0.01, 3600)] = 60.0,
-        deadline_seconds: Annotated[float, Bounds(0.01, 36000)] = 300.0,
-        attempts: Annotated[int, Bounds(1, 20)] = 4,
-        backoff_seconds: Annotated[float, Bounds(0, 60)] = 1.0,
-        concurrency: Annotated[int, Bounds(1, 4096)] = 64,
-        key_variable: str = "",
+        **server: Unpack[ServerOptions],
     ) -> None:
-        poster = Poster(
-            with_path(url, "/classify"),
-            timeout_seconds=timeout_seconds,
-            deadline_seconds=deadline_seconds,
-            attempts=attempts,
-            backoff_seconds=backoff_seconds,
-            max_at_once=concurrency,
-        )
-        self._server = ModelServer(poster, key_variable)
+        server.setdefault("concurrency", 64)
+        self._server = ModelServer(with_path(url, "/classify"), **server)
         self.counters = self._server.counters
         if template not in TEMPLATES and "{" not in template:
             raise ValueError(
