@@ -1,7 +1,7 @@
 """PPO with a critic, per token: generalized advantages, and the loss of the values.
 
-Pure functions of a micro-batch's tokens, whose sequences are whole and in order. A response has ended after
-its last token, also one that was cut off: its value there is 0 (`asyncrl check` says so).
+Pure functions of a micro-batch's tokens, whose sequences are whole and in order. The value behind a
+response's last token is 0, unless `continued` adds one to its reward.
 
 Shapes: T response tokens.
 """
@@ -52,9 +52,11 @@ def v_trace(
 
 
 def length_adaptive_lambda(sequence_ids: Tensor, alpha: float) -> Tensor:
-    """lambda = 1 - 1 / (alpha l) of a response of l tokens, 0 where l is at most 1 / alpha
+    """lambda = 1 - 1 / (alpha l) of a trajectory with l sampled tokens in all of its branches, 0 where l is
+    at most 1 / alpha
 
-    Source: VAPO, Yue et al. 2025 (arXiv 2504.05118), alpha 0.05; NeMo-RL's length_adaptive_alpha.
+    Source: VAPO, Yue et al. 2025 (arXiv 2504.05118), alpha 0.05; SAO, alpha 1.5; NeMo-RL's
+    length_adaptive_alpha.
     Use: responses of very different lengths: a reward reaches about alpha l tokens back, whatever l is, while
     the critic's own lambda (`critic.gae_lambda`) stays 1.
     Fails: leans on the critic for short responses: pretrain it (`critic.warmup_steps`), as its source does.
@@ -87,6 +89,18 @@ def end_rewards(rewards: Tensor, sequence_ids: Tensor) -> Tensor:
     is_last = torch.ones_like(sequence_ids, dtype=torch.bool)
     is_last[:-1] = sequence_ids[1:] != sequence_ids[:-1]
     return torch.where(is_last, rewards, 0.0)
+
+
+def continued(rewards: Tensor, values: Tensor, line_ids: Tensor, is_cut: Tensor, *, gamma: float) -> Tensor:
+    """[T] r_t + gamma V_t at the last token of each line that was cut off, else r_t
+
+    Source: StepFun's MIS-PO, whose truncated trajectories end with the value of their last state.
+    Use: limits that cut off what might have become right (`critic.cut_off`).
+    Fails: the state behind the last token has no value of its own: that of the state before it stands in.
+
+    `is_cut` [T] bool: the trajectory of each token was cut off.
+    """
+    return rewards + gamma * torch.where(is_cut, end_rewards(values, line_ids), 0.0)
 
 
 def clipped_value_loss(values: Tensor, before: Tensor, targets: Tensor, clip: float | None) -> Tensor:

@@ -171,7 +171,11 @@ def _open_observer(
 ) -> TerminalAndFile:
     """Opens the observer of the run; its alarms know what earlier starts measured and reported."""
     alarms = AlarmWatch(
-        rules_of(recipe.alarms, groups_per_batch=recipe.rollout.groups_per_batch),
+        rules_of(
+            recipe.alarms,
+            groups_per_batch=recipe.rollout.groups_per_batch,
+            critic_clip=recipe.critic_clip(),
+        ),
         run=folder.path.absolute().name,
     )
     alarms.restore(measured)

@@ -64,12 +64,12 @@ def _length_notes(recipe: Recipe) -> list[str]:
 
 
 def _critic_notes(recipe: Recipe) -> list[str]:
-    if not recipe.algorithm.needs_critic():
+    if not recipe.algorithm.needs_critic() or recipe.critic.cut_off == "continued":
         return []
     return [
         f"A response that is cut off at rollout.max_new_tokens ({recipe.rollout.max_new_tokens}) counts as "
-        f"ended for the critic: no value is expected after the cut. "
-        f"Raise rollout.max_new_tokens if many are cut off."
+        f"ended for the critic: no value is expected after the cut. If many are cut off, raise "
+        f"rollout.max_new_tokens, or set critic.cut_off to continued."
     ]
 
 

@@ -280,8 +280,16 @@ class Recipe(Section):
         return self
 
     def critic_steps_per_batch(self) -> int:
-        """Optimizer steps of the critic on each batch."""
+        """Optimizer steps of the critic on each batch, in all of its passes."""
+        return self.critic_mini_batches() * self.critic.passes
+
+    def critic_mini_batches(self) -> int:
+        """Mini-batches of each pass of the critic over a batch."""
         return self.critic.optimizer_steps_per_batch or self.trainer.optimizer_steps_per_batch
+
+    def critic_clip(self) -> float:
+        """Norm that the critic's gradient is clipped to."""
+        return self.critic.clip_grad_norm or self.trainer.clip_grad_norm
 
     def critic_model(self) -> Model:
         """The model that the critic starts as."""
@@ -323,7 +331,7 @@ class Recipe(Section):
             self.critic,
             self.trainer,
             self.rollout,
-            steps=self.critic_steps_per_batch(),
+            steps=self.critic_mini_batches(),
             warmup_batches=self.critic_warmup_batches(),
         )
         terms.check_warmup_run(self.critic, self.rollout, self.replay, self.turns, self.agent)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.values import (
     clipped_value_loss,
+    continued,
     end_rewards,
     generalised_advantages,
     length_adaptive_lambda,
@@ -113,6 +114,18 @@ def test_the_lambda_of_a_response_grows_with_its_length():
     # VAPO's 0.05: 0 up to 20 tokens, 0.9 at 200.
     found = length_adaptive_lambda(torch.tensor([0] * 20 + [1] * 200), 0.05)
     assert (found[:20].unique().tolist(), found[20:].unique().tolist()) == ([0.0], [pytest.approx(0.9)])
+
+
+def test_behind_a_cut_its_last_value_is_expected():
+    # 0.5 x 0.4 at the end of the first line, which was cut off; the second ended.
+    found = continued(
+        torch.tensor([0.0, 1.0, 2.0]),
+        torch.tensor([0.3, 0.4, 0.9]),
+        torch.tensor([0, 0, 1]),
+        torch.tensor([True, True, False]),
+        gamma=0.5,
+    )
+    assert found.tolist() == pytest.approx([0.0, 1.2, 2.0])
 
 
 def test_each_sequence_may_have_a_lambda_of_its_own():

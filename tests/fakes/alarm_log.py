@@ -1,5 +1,6 @@
 """Keeps the alarms of a run as its terminal and file do, in a list."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,8 +15,10 @@ GROUPS = 10
 class AlarmLog:
     """`rows` are the events that metrics.jsonl would hold."""
 
-    def __init__(self, *, restored: Metrics | None = None, **keys: Any) -> None:
-        rules = rules_of(Alarms(**keys), groups_per_batch=GROUPS)
+    def __init__(
+        self, *, restored: Metrics | None = None, critic_clip: float = math.inf, **keys: Any
+    ) -> None:
+        rules = rules_of(Alarms(**keys), groups_per_batch=GROUPS, critic_clip=critic_clip)
         self.watch = AlarmWatch(rules, run="run")
         if restored is not None:
             self.watch.restore(restored)

@@ -1,13 +1,14 @@
 """Alarms on what is learned, which may not be what is wanted, or nothing: reward without held-out gain, dead
 groups, tokens that the loss leaves out. A run that learns nothing ends."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from asyncrl.errors import AsyncrlError
 from asyncrl.observe.alarms.collapse import is_solved
-from asyncrl.observe.alarms.history import WINDOW_STEPS, Evaluated, History
+from asyncrl.observe.alarms.history import LOOK_BACK_STEPS, WINDOW_STEPS, Evaluated, History
 from asyncrl.observe.alarms.rule import Finding
 from asyncrl.system.words import as_percent
 from asyncrl.turns.tally import WORDS
@@ -113,6 +114,59 @@ class DeadGroups:
             f"still waits: {counts['all_wrong']:,} were all wrong, {right:,} all right"
         )
         return Finding(share, self.limit, text)
+
+
+@dataclass(frozen=True, slots=True)
+class IgnorantCritic:
+    """The policy leans on values that say less of the returns than their mean would."""
+
+    limit: float
+    name: str = "ignorant_critic"
+    key: str = "alarms.explained_variance"
+    view: str = "curves"
+
+    def check(self, history: History) -> Finding | None:
+        # In a warm-up the policy's rate is 0.
+        found = _of_trained_steps(history, "explained_variance")
+        if not found or (mean := sum(found) / len(found)) >= self.limit:
+            return None
+        text = (
+            f"over the last {LOOK_BACK_STEPS} steps the critic's mean explained variance is {mean:.2f}: "
+            f"the policy's advantages are noisier than without it"
+        )
+        return Finding(mean, self.limit, text)
+
+
+@dataclass(frozen=True, slots=True)
+class ClippedCritic:
+    """The clip shrinks the critic's gradient in most steps: it may never catch up with the policy."""
+
+    limit: float
+    clip: float
+    name: str = "clipped_critic"
+    key: str = "alarms.clipped_critic_share"
+    view: str = "curves"
+
+    def check(self, history: History) -> Finding | None:
+        norms = _of_trained_steps(history, "critic_grad_norm")
+        share = sum(norm > self.clip for norm in norms) / len(norms) if norms else 0.0
+        if share <= self.limit:
+            return None
+        text = (
+            f"in {as_percent(share)} of the last {LOOK_BACK_STEPS} steps the critic's gradient norm is above "
+            f"its clip of {self.clip:g}, on average {sum(norms) / len(norms):.3g}"
+        )
+        return Finding(share, self.limit, text)
+
+
+def _of_trained_steps(history: History, name: str) -> list[float]:
+    """The finite values of the last LOOK_BACK_STEPS steps; none until the policy has trained in each of these
+    steps, or where most of them have no value."""
+    rows = [numbers for _, numbers in list(history.rows)[-LOOK_BACK_STEPS:]]
+    if len(rows) < LOOK_BACK_STEPS or not all(numbers.get("learning_rate") for numbers in rows):
+        return []
+    found = [value for numbers in rows if math.isfinite(value := numbers.get(name, math.nan))]
+    return found if 2 * len(found) > len(rows) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,19 @@ row; in between it is silent. What was on stays on over a restart of the run.
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from asyncrl.observe.alarms.collapse import EntropyCollapse, LikelihoodDisplacement, OneAnswer, RouterCollapse
 from asyncrl.observe.alarms.history import History
-from asyncrl.observe.alarms.learning import DeadGroups, LeftOutTokens, RewardWithoutHeldOut
+from asyncrl.observe.alarms.learning import (
+    ClippedCritic,
+    DeadGroups,
+    IgnorantCritic,
+    LeftOutTokens,
+    RewardWithoutHeldOut,
+)
 from asyncrl.observe.alarms.numbers import (
     EffectiveSamples,
     LengthCollapse,
@@ -36,8 +43,8 @@ ALARM = "alarm"
 CLEAR_STEPS = 10
 
 
-def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
-    """Rules that the recipe leaves on."""
+def rules_of(section: Alarms, *, groups_per_batch: int, critic_clip: float = math.inf) -> list[Rule]:
+    """Rules that the recipe leaves on. `critic_clip` is the norm that the critic's gradient is clipped to."""
     rules: list[tuple[Callable[..., Rule], list[float | None]]] = [
         (EntropyCollapse, [section.entropy_nats]),
         (LengthExplosion, [section.length_growth, section.cut_share]),
@@ -56,6 +63,8 @@ def rules_of(section: Alarms, *, groups_per_batch: int) -> list[Rule]:
         (OneAnswer, [section.answer_share]),
         (NotANumber, [section.nonfinite_share]),
         (SkippedSteps, [section.skipped_steps]),
+        (IgnorantCritic, [section.explained_variance]),
+        (functools.partial(ClippedCritic, clip=critic_clip), [section.clipped_critic_share]),
         (LikelihoodDisplacement, [section.chosen_reward_loss]),
         (OneRowSpike, [section.spike_row_share]),
         (MemoryGrowth, [section.memory_growth]),

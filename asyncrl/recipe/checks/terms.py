@@ -112,7 +112,7 @@ def check_critic(
     steps: int,
     warmup_batches: int,
 ) -> None:
-    """The critic takes `steps` optimizer steps per batch, and has the first `warmup_batches` to itself."""
+    """The critic takes `steps` mini-batches of each batch, and has the first `warmup_batches` to itself."""
     check_mini_batches("critic", steps, rollout, trainer)
     if steps != trainer.optimizer_steps_per_batch and algorithm.has_kl_reward():
         raise ValueError(

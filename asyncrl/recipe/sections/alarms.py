@@ -82,6 +82,13 @@ class Alarms(Section):
     """Steps in a row in which a gradient overflowed float16, of the policy or of the critic, so that an
     optimizer step was skipped and its batch, or mini-batch, taught nothing. Healthy runs skip one after
     trainer.loss_scale_growth_steps, and a few at their start if trainer.initial_loss_scale is too large."""
+    explained_variance: Annotated[float, Field(le=1, allow_inf_nan=False)] | None = 0.0
+    """Mean explained variance of the critic over the last 20 steps of the policy below this: its values say
+    less of the returns than their mean would. Healthy critics leave negative values within about 20 steps
+    and reach 0.2 to 0.5. Train it longer before (critic.warmup_steps), more (critic.passes) or faster."""
+    clipped_critic_share: Fraction | None = 0.8
+    """Share of the last 20 steps in which the critic's gradient norm is above its clip. A clip of 1 under
+    norms of 7 to 68 has starved critics of others (Lego-RL): raise critic.clip_grad_norm."""
     chosen_reward_loss: PositiveFloat | None = 0.1
     """Likelihood displacement, with stage dpo: the column dpo_chosen_reward below minus this, and
     dpo_rejected_reward below 0. Both responses of the pairs then lose probability to others, which nothing

@@ -9,8 +9,7 @@ from asyncrl.recipe.sections.section import Count, Fraction, LearningRate, Posit
 class Critic(Section):
     """The value model of algorithm.advantage gae; ignored with other advantages. It starts as the base model,
     or as that at critic.path, and shares the trainer's layout, schedule and Adam settings, except for the
-    learning rate. A response cut off at max_new_tokens counts as ended: no value is expected after the
-    cut."""
+    learning rate and the clip of its gradient."""
 
     path: Annotated[str | None, PATH_OR_HUB_ID] = None
     """Model that the critic starts as: a folder, a hub id, or an earlier run as model.path names one, such as
@@ -29,6 +28,28 @@ class Critic(Section):
     optimizer_steps_per_batch: Positive | None = None
     """Mini-batches per batch for the critic (Open-Reasoner-Zero: 12); another number than the policy's costs
     one more forward pass of the critic. Default: trainer.optimizer_steps_per_batch."""
+    passes: Positive = 1
+    """Times that the critic trains on each batch, always towards the targets of before the batch, which
+    stay as they are (SAO: 2): it learns faster than the policy that leans on it."""
+    advantages_from: Literal["before", "after"] = "before"
+    """The critic whose values the policy's advantages are of.
+    before: as it was before the batch.
+    after: as the batch has left it, by one more forward pass (SAO). The targets stay those of before."""
+    frozen: Literal["none", "attention"] = "none"
+    """Layers of the critic that keep the weights they start with.
+    none: every layer is trained.
+    attention: all attention stays, whatever its kind (SAO): of large mixtures of experts most of the critic's
+    gradient norm is there. Others freeze it for these alone; a small dense model has little else to learn
+    with, and there nothing was gained by it."""
+    clip_grad_norm: PositiveFloat | None = None
+    """Norm that the critic's gradient is clipped to. Its gradients are mostly far larger than the policy's:
+    one clip for both starves it (Lego-RL: 10). Default: trainer.clip_grad_norm."""
+    cut_off: Literal["ended", "continued"] = "ended"
+    """The state behind a response that was cut off at rollout.max_new_tokens.
+    ended: nothing is expected after the cut, so that the reward alone judges the response and teaches
+    brevity.
+    continued: the value at its last token is expected after it (StepFun's MIS-PO). For a limit that cuts off
+    what might have become right; nothing then teaches brevity."""
     gae_lambda: Fraction | None = None
     """Lambda of the critic's targets, where it is not the policy's (VAPO: 1, beside
     algorithm.advantage.length_alpha). v_trace has one for both. Default: algorithm.advantage.gae_lambda."""

@@ -2,10 +2,11 @@
 
 It starts as the base model, or as that at critic.path, in the policy's layout, with a value head of zeros in
 place of the output layer, and has its own optimizer. Values, advantages and targets of a batch come from the
-critic before the step. Gradients are summed and divided as the policy's are, so packing and layout change
-nothing. Importance weights and rejections are for the policy alone: a value is trained on whatever was
-sampled. Only the tokens that rollout.mask_staleness and algorithm.masks_cut_off take out, and those without a
-log-prob, are left out of the value loss, of its metrics and of the whitening.
+critic before the step; with critic.advantages_from the policy's advantages come from that after it. Gradients
+are summed and divided as the policy's are, so packing and layout change nothing. Importance weights and
+rejections are for the policy alone: a value is trained on whatever was sampled. Only the tokens that
+rollout.mask_staleness and algorithm.masks_cut_off take out, and those without a log-prob, are left out of the
+value loss, of its metrics and of the whitening.
 
 Shapes: T response tokens of one micro-batch, H hidden size.
 """
@@ -25,18 +26,20 @@ from torch import Tensor
 from asyncrl.algorithms.inputs import bounded_ratio
 from asyncrl.algorithms.values import (
     clipped_value_loss,
+    continued,
     end_rewards,
     generalised_advantages,
     length_adaptive_lambda,
     v_trace,
 )
+from asyncrl.errors import InputError
 from asyncrl.model.layout import Layout
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.algorithm_terms import Gae
 from asyncrl.recipe.terms import chosen
-from asyncrl.records import Batch, PolicyVersion, ScoredSequence
+from asyncrl.records import Batch, Finish, PolicyVersion, ScoredSequence
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
@@ -109,7 +112,22 @@ def build_critic(shape: ModelShape, recipe: Recipe, layout: Layout) -> Policy:
     for chunk in model:
         if chunk.post_process:
             chunk.output_layer = ValueHead(shape.hidden_size).to(device=device(), dtype=dtype)
+    if recipe.critic.frozen == "attention":
+        freeze_attention(model)
     return model
+
+
+def freeze_attention(model: Policy) -> None:
+    """Before the optimizer is made: attention of every kind (softmax, latent, linear) keeps its weights."""
+    named = (each for chunk in model for each in chunk.named_parameters())
+    # Transformer Engine keeps the norm before attention in its first matrix.
+    attention = [p for n, p in named if ".self_attention." in n and not n.endswith("layer_norm_weight")]
+    if not attention:
+        raise InputError(
+            "critic.frozen is attention, but no parameter of this model is of attention. Set it to none."
+        )
+    for parameter in attention:
+        parameter.requires_grad_(False)
 
 
 class Critic(StepPart):
@@ -118,7 +136,7 @@ class Critic(StepPart):
     def __init__(self, learner: Learner, recipe: Recipe) -> None:
         self._learner = learner
         self.warmup_batches = recipe.critic_warmup_batches()
-        self.optimizer_steps_per_batch = recipe.critic_steps_per_batch()
+        self.mini_batches = recipe.critic_mini_batches()
         self._num_recorded_batches = recipe.num_recorded_groups() // recipe.rollout.groups_per_batch
         self._algorithm = recipe.algorithm
         self._section, self._trainer = recipe.critic, recipe.trainer
@@ -126,7 +144,8 @@ class Critic(StepPart):
         dtype = DTYPES[recipe.model.dtype]
         self.model = build_critic(learner.shape, recipe, learner.layout)
         self._chunks = data_parallel(self.model, learner.layout, dtype)
-        section = recipe.trainer.model_copy(update={"learning_rate": recipe.critic.learning_rate})
+        own = {"learning_rate": recipe.critic.learning_rate, "clip_grad_norm": recipe.critic_clip()}
+        section = recipe.trainer.model_copy(update=own)
         self.optimizer = make_optimizer(self.model, self._chunks, section, dtype)
         self.schedule = recipe.critic_schedule()
         shape = dataclasses.replace(learner.shape, vocab_size=1)
@@ -137,7 +156,7 @@ class Critic(StepPart):
         return version < self._num_recorded_batches
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        parts = self._learner.pack(batch, self.optimizer_steps_per_batch)
+        parts = self._learner.pack(batch, self.mini_batches)
         return self.step(parts, batch.temperature, version=batch.taken_version)[1]
 
     def teaches(self, sequence: ScoredSequence) -> bool:
@@ -148,15 +167,14 @@ class Critic(StepPart):
         """Trains the critic, and puts its advantages into the batch; in a warm-up that is all of the step."""
         if not step.trains:
             return
-        steps = self.optimizer_steps_per_batch
-        is_shared = steps == self._learner.section.optimizer_steps_per_batch
+        is_shared = self.mini_batches == self._learner.section.optimizer_steps_per_batch
         parts, columns = self.step(
             step.micro_batches(),
             step.batch.temperature,
             version=step.version,
             penalties=step.penalties,
             ratios=step.ratios,
-            own=None if is_shared else self._learner.pack(step.batch, steps),
+            own=None if is_shared else self._learner.pack(step.batch, self.mini_batches),
         )
         step.replace(parts)
         # They are in the rewards that the advantages are of.
@@ -187,9 +205,9 @@ class Critic(StepPart):
         ratios: list[list[Tensor]] | None = None,
         own: list[list[MicroBatch]] | None = None,
     ) -> tuple[list[list[MicroBatch]], dict[str, float]]:
-        """Trains on each part, one optimizer step each; the parts with advantages per token, and metrics.
+        """Trains on each part, one optimizer step in each pass; parts with advantages per token, and metrics.
 
-        `own` are the critic's parts of the same batch, where it takes another number of steps than the
+        `own` are the critic's parts of the same batch, where it takes another number of mini-batches than the
         policy; they go without `penalties` and `ratios`.
 
         The micro-batches' advantages are rewards when they come. `penalties` [T] are taken from the tokens'
@@ -197,18 +215,45 @@ class Critic(StepPart):
         last pipeline stage, which computes losses, gets advantages. Raises
         Diverged when a gradient is not finite.
         """
-        # The first part sees the critic before the step; the others need its values from then.
-        trained = own or parts
-        before = [None, *(self.values(part, temperature) for part in trained[1:])]
-        of_policy = [self.current_advantages(part, temperature) for part in parts] if own else None
+        is_before = self._section.advantages_from == "before"
+        of_policy = None
+        if own and is_before:
+            of_policy = [self.current_advantages(part, temperature) for part in parts]
+        found, metrics = self._train(own or parts, temperature, version, penalties, ratios)
+        if not is_before:
+            of_policy = [
+                self.current_advantages(
+                    part, temperature, penalties[i] if penalties else None, ratios[i] if ratios else None
+                )
+                for i, part in enumerate(parts)
+            ]
+        found = of_policy or found
+        if self._algorithm.is_whitened():
+            found = whitened(found, parts, self._algorithm, mask_staleness=self._mask_staleness)
+        return with_advantages(parts, found), metrics
+
+    def _train(
+        self,
+        parts: list[list[MicroBatch]],
+        temperature: float,
+        version: PolicyVersion,
+        penalties: list[list[Tensor]] | None,
+        ratios: list[list[Tensor]] | None,
+    ) -> tuple[list[list[Tensor]], dict[str, float]]:
+        """All passes over the parts: advantages by the critic before them, and metrics."""
+        passes = self._section.passes
+        # The first optimizer step sees the critic before the batch; the others need its values from then.
+        before: list[list[Tensor] | None] = [self.values(part, temperature) for part in parts[1:]]
+        before.insert(0, None if passes == 1 else self.values(parts[0], temperature))
         found, sums, norms, rate, num_skipped = [], [], list[float](), 0.0, 0
-        for i, micro_batches in enumerate(trained):
+        for i in range(passes * len(parts)):
+            at = i % len(parts)
             advantages, total = self.accumulate(
-                micro_batches,
+                parts[at],
                 temperature,
-                before=before[i],
-                penalties=penalties[i] if penalties else None,
-                ratios=ratios[i] if ratios else None,
+                before=before[at],
+                penalties=penalties[at] if penalties else None,
+                ratios=ratios[at] if ratios else None,
             )
             found.append(advantages)
             sums.append(total)
@@ -230,12 +275,7 @@ class Critic(StepPart):
         if (scaler := loss_scaler(self.optimizer)) is not None:
             metrics["critic_loss_scale"] = scaler.value()
             metrics["critic_skipped_steps"] = float(num_skipped)
-        if of_policy is not None:
-            found = of_policy
-        if self._algorithm.is_whitened():
-            found = whitened(found, parts, self._algorithm, mask_staleness=self._mask_staleness)
-        parts = with_advantages(parts, found)
-        return parts, metrics
+        return found[: len(parts)], metrics
 
     def accumulate(
         self,
@@ -290,6 +330,9 @@ class Critic(StepPart):
             rewards = rewards - penalties
         gae, ids = chosen(self._algorithm.advantage, Gae), micro.line_ids
         gamma = gae.gamma
+        if self._section.cut_off == "continued":
+            cut = torch.tensor([finish == Finish.LENGTH for finish in micro.finishes], device=values.device)
+            rewards = continued(rewards, values, ids, cut[micro.sequence_ids], gamma=gamma)
         own_lambda = gae.gae_lambda if self._section.gae_lambda is None else self._section.gae_lambda
         if self._section.targets == "v_trace":
             assert ratios is not None, "v_trace needs importance ratios"
@@ -300,18 +343,25 @@ class Critic(StepPart):
             return advantages, targets
         of_policy: float | Tensor = gae.gae_lambda
         if gae.length_alpha is not None:
-            of_policy = length_adaptive_lambda(ids, gae.length_alpha)
+            of_policy = length_adaptive_lambda(micro.sequence_ids, gae.length_alpha)
         advantages = generalised_advantages(rewards, values, ids, gamma=gamma, gae_lambda=of_policy)
         if gae.length_alpha is None and own_lambda == gae.gae_lambda:
             return advantages, advantages + values
         of_critic = generalised_advantages(rewards, values, ids, gamma=gamma, gae_lambda=own_lambda)
         return advantages, of_critic + values
 
-    def current_advantages(self, micro_batches: list[MicroBatch], temperature: float) -> list[Tensor]:
+    def current_advantages(
+        self,
+        micro_batches: list[MicroBatch],
+        temperature: float,
+        penalties: list[Tensor] | None = None,
+        ratios: list[Tensor] | None = None,
+    ) -> list[Tensor]:
         """[T] of each micro-batch by the values of now; empty on all pipeline stages but the last."""
 
         def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor]:
-            return values.sum(), self._estimates(micro, values)[0]
+            penalty, ratio = (each[index] if each else None for each in (penalties, ratios))
+            return values.sum(), self._estimates(micro, values, penalty, ratio)[0]
 
         with torch.no_grad():
             return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)

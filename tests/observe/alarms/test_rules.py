@@ -453,6 +453,31 @@ def test_chosen_responses_that_become_unlikely_beside_rejected_ones() -> None:
     assert alarms_of(series(12, **columns | {"dpo_rejected_reward": 0.1})) == set()
 
 
+def test_a_critic_that_knows_nothing_once_the_policy_leans_on_it() -> None:
+    columns = {"explained_variance": -0.25, "learning_rate": lambda step: 0.0 if step <= 5 else 1e-5}
+    log = AlarmLog()
+    assert log.run(series(30, **columns)) == [("ignorant_critic", 25, True)]
+    assert log.texts[0].startswith(
+        "alarm ignorant_critic: over the last 20 steps the critic's mean explained variance is -0.25: "
+        "the policy's advantages are noisier than without it; limit 0 (alarms.explained_variance)."
+    )
+    assert alarms_of(series(30, **columns | {"explained_variance": 0.1})) == set()
+    # Returns were constant in most steps: no step tells.
+    rare = {"explained_variance": lambda step: -1.0 if step % 3 == 0 else math.nan}
+    assert alarms_of(series(30, **columns | rare)) == set()
+
+
+def test_a_critic_whose_clip_bites_in_most_steps() -> None:
+    columns = {"critic_grad_norm": lambda step: 12.0 if step % 10 else 1.0, "learning_rate": 1e-5}
+    log = AlarmLog(critic_clip=10.0)
+    assert log.run(series(30, **columns)) == [("clipped_critic", 20, True)]
+    assert log.texts[0].startswith(
+        "alarm clipped_critic: in 90% of the last 20 steps the critic's gradient norm is above its clip of "
+        "10, on average 10.9; limit 0.8 (alarms.clipped_critic_share)."
+    )
+    assert alarms_of(series(30, **columns)) == set()
+
+
 @pytest.mark.parametrize("model", ["policy", "critic"])
 def test_optimizer_steps_that_are_skipped_one_after_the_other(model: str) -> None:
     prefix = "" if model == "policy" else "critic_"

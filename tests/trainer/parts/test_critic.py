@@ -9,6 +9,7 @@ import torch
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 from fakes.sequences import with_turns
+from families.known import write_tiny
 from torch import Tensor
 
 from asyncrl.algorithms.batch_advantages import mask_cut_off
@@ -25,10 +26,25 @@ from asyncrl.trainer.step.learner import Learner
 
 TRAINER = {"learning_rate": 1e-2, "adam_epsilon": 1e-2, "warmup_steps": 2}
 GAE = {"advantage": {"name": "gae", "gae_lambda": 0.9, "gamma": 0.98}}
+RAW = {"advantage": GAE["advantage"] | {"is_whitened": False}}
 
 
 def gae(**numbers: object) -> dict[str, object]:
     return {"advantage": {**GAE["advantage"], **numbers}}
+
+
+ATTENTION = {
+    "Qwen3": {"linear_qkv", "linear_proj"},
+    "DeepseekV3": {
+        "linear_q_down_proj",
+        "linear_q_up_proj",
+        "linear_kv_down_proj",
+        "linear_kv_up_proj",
+        "linear_proj",
+    },
+    "Qwen3Next": {"linear_qkv", "linear_proj", "in_proj_ba", "out_proj"},
+}
+"""Matrices of softmax, latent and linear attention."""
 
 
 @pytest.fixture(scope="module")
@@ -285,6 +301,94 @@ def test_a_critic_with_steps_of_its_own_leaves_the_policy_what_the_critic_before
         many.step(dataclasses.replace(batch, taken_version=1)),
     ]
     assert repeated[1]["value_loss"] < repeated[0]["value_loss"] < left["value_loss"]
+
+
+def test_more_passes_train_towards_the_targets_of_before_the_batch(folder: Path):
+    """With lambda 1 a return does not depend on the values: a second step of another learner has the same."""
+    algorithm = {"advantage": GAE["advantage"] | {"gae_lambda": 1.0}}
+    twice = critic_learner(folder, algorithm=algorithm, critic={"passes": 2, "learning_rate": 1e-2})
+    once = critic_learner(folder, algorithm=algorithm, critic={"learning_rate": 1e-2, "value_clip": None})
+    batch = random_batch(0)
+    left, right = twice.step(batch), once.step(batch)
+    for name in ("grad_norm", "loss", "value_mean", "value_target_mean", "explained_variance"):
+        assert left[name] == pytest.approx(right[name], rel=1e-5, nan_ok=True), name
+    once.part(Critic).step([micro_batches(once, batch)], 1.0, version=0)
+    found, wanted = (copy_weights(each.part(Critic).model) for each in (twice, once))
+    assert max((found[name] - wanted[name]).abs().max().item() for name in wanted) < 1e-6
+
+
+def test_advantages_may_be_those_of_the_critic_that_the_batch_has_trained(folder: Path):
+    learner = critic_learner(
+        folder,
+        algorithm=RAW,
+        critic={"passes": 2, "advantages_from": "after", "learning_rate": 1e-1},
+        trainer=TRAINER | {"warmup_steps": 0},
+    )
+    micro = micro_batches(learner, random_batch(1))
+    critic = learner.part(Critic)
+    before = critic.current_advantages(micro, 1.0)
+    (found,), _ = critic.step([micro], 1.0, version=0)
+    assert torch.equal(found[0].advantages, critic.current_advantages(micro, 1.0)[0])
+    assert (found[0].advantages - before[0]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("family", ["Qwen3", "DeepseekV3", "Qwen3Next"])
+def test_frozen_attention_stays_as_it_was_and_all_else_learns(tmp_path: Path, family: str):
+    write_tiny(tmp_path, f"{family}ForCausalLM")
+    learner = critic_learner(tmp_path, critic={"frozen": "attention"})
+    critic = learner.part(Critic)
+    names = [(name, p) for chunk in critic.model for name, p in chunk.named_parameters()]
+    frozen = {name for name, parameter in names if not parameter.requires_grad}
+    matrices = {name.split(".")[-2] for name in frozen if "layernorm" not in name}
+    assert matrices >= ATTENTION[family]
+    with torch.no_grad():
+        critic.model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
+    before = {name: parameter.detach().clone() for name, parameter in names}
+    train(learner, 0, 3)
+    learned = {name for name, parameter in names if not torch.equal(parameter, before[name])}
+    assert learned and not learned & frozen
+    assert {name for name in before if "experts" not in name and "bias" not in name} <= learned | frozen
+
+
+def test_a_restored_critic_with_frozen_attention_continues_bit_for_bit(folder: Path, tmp_path: Path):
+    straight, first, again = (critic_learner(folder, critic={"frozen": "attention"}) for _ in range(3))
+    wanted = train(straight, 0, 3)
+    train(first, 0, 1)
+    checkpoints = Checkpoints(tmp_path, num_kept=2)
+    checkpoints.save(first, 1)
+    checkpoints.load_newest(again)
+    assert train(again, 1, 3) == wanted[1:]
+
+
+def test_the_critics_gradient_has_a_clip_of_its_own(folder: Path):
+    """Adam's step hides the size of a gradient; its first moment does not."""
+    moments = []
+    for clip in (1e-3, 1e3):
+        learner = critic_learner(folder, critic={"clip_grad_norm": clip})
+        norm = train(learner, 0, 1)[0]["critic_grad_norm"]
+        states = learner.part(Critic).optimizer.chained_optimizers[0].optimizer.state.values()
+        total = sum(state["exp_avg"].square().sum().item() for state in states) ** 0.5
+        moments.append(total / (0.1 * norm))
+    assert moments == [pytest.approx(1e-3 / norm, rel=1e-2), pytest.approx(1.0, rel=1e-3)]
+
+
+def test_a_response_that_was_cut_off_may_be_expected_to_continue(folder: Path):
+    learner = critic_learner(folder, algorithm=RAW, critic={"cut_off": "continued"})
+    with torch.no_grad():
+        learner.part(Critic).model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
+    cut_off, *rest = random_batch(1).sequences
+    batch = dataclasses.replace(
+        random_batch(1), sequences=[dataclasses.replace(cut_off, finish="length"), *rest]
+    )
+    (micro,) = micro_batches(learner, batch)
+    (values,) = learner.part(Critic).values([micro], 1.0)
+    found, targets = learner.part(Critic)._estimates(micro, values)
+    for i, name in enumerate(micro.names):
+        own = micro.sequence_ids == i
+        sequence = next(each for each in batch.sequences if each.sequence_id == name)
+        expected = 0.98 * values[own][-1].item() if sequence is batch.sequences[0] else 0.0
+        wanted = recursion(values[own].tolist(), sequence.advantage + expected)
+        assert found[own].tolist() == pytest.approx(wanted, abs=1e-5)
 
 
 def test_a_warm_up_trains_the_critic_and_leaves_the_policy(folder: Path):
