@@ -57,7 +57,7 @@ NO_GOLDS = (math.nan, math.inf, None, "", " ", "nan", "None", "<NA>")
         *(("math", write, gold) for write in (with_arrow, with_pandas) for gold in NO_GOLDS),
         *((verifier, with_arrow, gold) for verifier in ("exact", "./own.py:V") for gold in (math.nan, "")),
     ],
-    ids=repr,
+    ids=lambda value: getattr(value, "__name__", None) or repr(value),
 )
 def test_parquet_without_an_answer_is_listed_with_its_row(
     write: Callable[..., None],
