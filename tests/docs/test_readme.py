@@ -79,8 +79,13 @@ BOOKKEEPING = {"__init__.py", "py.typed", "__pycache__"}
 
 
 def entries(folder: Path) -> set[str]:
-    """Names in `folder`, folders with a slash."""
-    found = (entry for entry in folder.iterdir() if entry.name not in BOOKKEEPING)
+    """Names in `folder`, folders with a slash, without those that an update left with bytecode alone."""
+    found = (
+        entry
+        for entry in folder.iterdir()
+        if entry.name not in BOOKKEEPING
+        and (entry.is_file() or any(file.suffix != ".pyc" for file in entry.rglob("*") if file.is_file()))
+    )
     return {f"{entry.name}/" if entry.is_dir() else entry.name for entry in found}
 
 

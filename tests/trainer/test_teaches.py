@@ -56,5 +56,5 @@ def test_a_later_turn_teaches_by_itself():
 def test_every_sequence_teaches_where_more_than_its_advantage_gives_a_gradient(
     section: dict, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("asyncrl.algorithms.losses.load_object", lambda name: None)
+    monkeypatch.setattr("asyncrl.recipe.terms.load_object", lambda name: None)
     assert teaches(Algorithm(**section)) == (True, True)

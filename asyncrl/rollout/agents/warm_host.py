@@ -71,7 +71,7 @@ class WarmHost:
         self, modules: Sequence[str], variables: Sequence[str], changed: Mapping[str, str | None]
     ) -> str:
         """Why the program cannot be forked."""
-        given = dict(os.environ)
+        given, threads = dict(os.environ), set(threading.enumerate())
         with _noted_reads() as read:
             for name in modules:
                 # One that was never meant to be imported by its name.
@@ -83,7 +83,8 @@ class WarmHost:
         if shared := read & {*variables, *own}:
             names = ", ".join(sorted(shared))
             return f"a library reads {names} when it is imported, which the trajectory or program sets"
-        return "a library starts a thread when it is imported" if threading.active_count() > 1 else ""
+        has_started = set(threading.enumerate()) - threads
+        return "a library starts a thread when it is imported" if has_started else ""
 
     def serve(self, connection: socket.socket, memory_bytes: int) -> None:
         """The program, in a forked process, which it ends. Answers {"cold": why it is not run, or ""}."""
