@@ -211,6 +211,18 @@ def max_rl(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     return [x / mean if mean > 0 else 0.0 for x in dr_grpo(group, algorithm)]
 
 
+def batch_mean(group: GroupRewards, algorithm: Algorithm) -> list[float]:
+    """r - mean r of the batch's responses (taken off by `batch_advantages`)
+
+    Source: FlashREINFORCE, NVIDIA 2026 (github.com/yifanzhang-pro/FlashREINFORCE; OpenRLHF's pull request
+    1339).
+    Use: one response per prompt: every token of the budget goes to another prompt. With the rejection
+    sequence_kl and reduction sequence_mean, as its preset.
+    Fails: a hard prompt's right answer and an easy one's weigh alike: noisier than a baseline per prompt.
+    """
+    return list(group.rewards)
+
+
 def w_reinforce(group: GroupRewards, algorithm: Algorithm) -> list[float]:
     """positive_scale r - (1 - r): positive_scale for a right answer, -1 for a wrong one
 
@@ -260,6 +272,7 @@ ADVANTAGES: dict[str, Advantage] = {
     "pass_at_k": pass_at_k,
     "pass_at_k_training": pass_at_k_training,
     "max_rl": max_rl,
+    "batch_mean": batch_mean,
     "w_reinforce": w_reinforce,
     "asym_re": asym_re,
     "gae": gae,

@@ -27,12 +27,16 @@ def finish_batch(batch: Batch, algorithm: Algorithm, *, mask_staleness: int | No
     if algorithm.masks_cut_off:
         batch = mask_cut_off(batch)
     is_whitened = algorithm.advantage.name in WHITENED_ADVANTAGES and not algorithm.has_kl_reward()
-    if not (algorithm.divides_by_batch_std or is_whitened):
+    is_centered = algorithm.advantage.name == "batch_mean"
+    if not (algorithm.divides_by_batch_std or is_whitened or is_centered):
         return batch
     # Looks at every token: only where it is asked for.
     counts = [_num_counted(sequence, batch.taken_version, mask_staleness) for sequence in batch.sequences]
-    finish = batch_std if algorithm.divides_by_batch_std else _whitened
-    return finish(batch, counts, algorithm)
+    if is_centered:
+        batch = _centered(batch, counts, algorithm)
+    if is_whitened:
+        return _whitened(batch, counts, algorithm)
+    return batch_std(batch, counts, algorithm) if algorithm.divides_by_batch_std else batch
 
 
 def mask_cut_off(batch: Batch) -> Batch:
@@ -64,16 +68,26 @@ def batch_std(batch: Batch, counts: Sequence[Sequence[int]], algorithm: Algorith
     reinforce_pp_baseline.
     Fails: where few groups have a signal, the std is small and theirs are large: drop groups without one.
     """
+    moments = _moments(_by_response(batch, counts), algorithm)
+    return _with_advantages(batch, (lambda x: x / (moments[1] + STD_EPSILON)) if moments else None)
+
+
+def _centered(batch: Batch, counts: Sequence[Sequence[int]], algorithm: Algorithm) -> Batch:
+    """A - mean A, the mean over the responses that have a token in the loss."""
+    moments = _moments(_by_response(batch, counts), algorithm)
+    return _with_advantages(batch, (lambda x: x - moments[0]) if moments else None)
+
+
+def _by_response(batch: Batch, counts: Sequence[Sequence[int]]) -> list[tuple[float, float]]:
+    """(weight, advantage) of runs of tokens: each response that counts has the same weight in all."""
     responses: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for sequence, own in zip(batch.sequences, counts, strict=True):
         values = (advantage for _, advantage in sequence.advantage_runs())
         responses[root_id(sequence.sequence_id)] += zip(own, values, strict=True)
     kept = [runs for runs in responses.values() if any(count for count, _ in runs)]
-    weighted = [
+    return [
         (count / sum(each for each, _ in runs) / len(kept), value) for runs in kept for count, value in runs
     ]
-    moments = _moments(weighted, algorithm)
-    return _with_advantages(batch, (lambda x: x / (moments[1] + STD_EPSILON)) if moments else None)
 
 
 def _whitened(batch: Batch, counts: Sequence[Sequence[int]], algorithm: Algorithm) -> Batch:

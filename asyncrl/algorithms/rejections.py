@@ -15,8 +15,9 @@ from torch import Tensor
 
 from asyncrl.algorithms.bisection import largest_float
 from asyncrl.algorithms.inputs import LossInputs, bounded_ratio, pushes_on, sequence_mean, sequence_total
+from asyncrl.algorithms.trust_regions import binary_kl
 from asyncrl.recipe import Algorithm
-from asyncrl.recipe.algorithm_terms import GeometricMean, SecondMomentClip, TokenVeto
+from asyncrl.recipe.algorithm_terms import GeometricMean, SecondMomentClip, SequenceKl, TokenVeto
 from asyncrl.recipe.terms import chosen
 
 
@@ -107,9 +108,22 @@ def token_veto(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     return sequence_total(is_impossible.to(inputs.proximal.dtype), inputs) == 0
 
 
+def sequence_kl(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """keep a sequence iff mean_t D(mu_t, pi_prox_t) <= limit; D is the KL of "this token or another"
+
+    Source: FlashREINFORCE, NVIDIA 2026 (github.com/yifanzhang-pro/FlashREINFORCE), limit 5e-3.
+    Use: one response per prompt on stale data without a clip: whole responses leave that the policy would no
+    longer give.
+    Fails: a mean hides the few tokens that moved; the older the data, the fewer responses are left.
+    """
+    moved = sequence_mean(binary_kl(inputs.behavior, inputs.proximal), inputs)
+    return moved <= chosen(algorithm.rejection, SequenceKl).limit
+
+
 REJECTIONS = {
     "token_range": token_range,
     "geometric_mean": geometric_mean,
     "second_moment": second_moment,
     "token_veto": token_veto,
+    "sequence_kl": sequence_kl,
 }

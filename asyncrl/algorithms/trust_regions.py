@@ -18,7 +18,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs, pushes_on, sequence_mean
 from asyncrl.recipe import Algorithm
-from asyncrl.recipe.algorithm_terms import BinaryKl, Ipo, Kpop, OffPolicySequence, TotalVariation
+from asyncrl.recipe.algorithm_terms import Band, BinaryKl, Ipo, Kpop, OffPolicySequence, TotalVariation
 from asyncrl.recipe.terms import chosen
 
 M2PO_LOW, M2PO_HIGH = 0.7, 1.5
@@ -46,7 +46,7 @@ def dppo_kl(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     """
     moved = inputs.current.detach() - inputs.behavior
     limit = chosen(algorithm.trust_region, BinaryKl).limit
-    return ~pushes_on(moved, inputs) | (_binary_kl(inputs.behavior, inputs.current) <= limit)
+    return ~pushes_on(moved, inputs) | (binary_kl(inputs.behavior, inputs.current) <= limit)
 
 
 def ipo(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -67,8 +67,22 @@ def kpop(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
     Use: engines that disagree on few tokens: rare tokens may differ by a large factor, certain ones may not.
     Fails: symmetric: drops tokens that training has moved the right way.
     """
-    there, back = _binary_kl(inputs.current, inputs.behavior), _binary_kl(inputs.behavior, inputs.current)
+    there, back = binary_kl(inputs.current, inputs.behavior), binary_kl(inputs.behavior, inputs.current)
     return torch.maximum(there, back) <= chosen(algorithm.trust_region, Kpop).limit
+
+
+def band(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
+    """inside iff low < p / m < high, whatever the sign of A
+
+    Source: the double-sided mask of SAO 2026 (arXiv 2607.07508, eq. 3). With surrogate ratio, whose gradient
+    is p / m A grad ln p, and clip_around: behavior it is its loss: what is masked stays in the denominator.
+    Use: single rollouts, stale data, several optimizer steps per batch: a mask around the policy that
+    sampled, wide enough above for rare tokens to grow.
+    Fails: a ratio is blind to size: near-certain tokens pass unseen, rare ones leave the band by noise.
+    """
+    moved, bounds = inputs.current.detach() - inputs.behavior, chosen(algorithm.trust_region, Band)
+    low = math.log(bounds.low) if bounds.low > 0 else -math.inf
+    return (moved > low) & (moved < math.log(bounds.high))
 
 
 def off_policy_sequence(inputs: LossInputs, algorithm: Algorithm) -> Tensor:
@@ -106,6 +120,7 @@ TRUST_REGIONS = {
     "dppo_kl": dppo_kl,
     "ipo": ipo,
     "kpop": kpop,
+    "band": band,
     "off_policy_sequence": off_policy_sequence,
     "second_moment_clip": second_moment_clip,
 }
@@ -116,12 +131,14 @@ def _probability(logprobs: Tensor) -> Tensor:
 
 
 def _log_probability(logprobs: Tensor) -> Tensor:
-    # A sum of rounded exponentials may pass 1 by one unit in the last place.
+    """[T] without gradient, at most 0: a sum of rounded exponentials may pass 1 by one unit in the last
+    place."""
     return logprobs.detach().clamp(max=0.0)
 
 
-def _binary_kl(first: Tensor, second: Tensor) -> Tensor:
-    """[T] D of two probabilities, by their logs; inf where the second excludes what the first allows."""
+def binary_kl(first: Tensor, second: Tensor) -> Tensor:
+    """[T] a ln(a / b) + (1 - a) ln((1 - a) / (1 - b)) of two probabilities, by their logs; inf where the
+    second excludes what the first allows."""
     first, second = _log_probability(first), _log_probability(second)
     # 1 - p, with the digits that a subtraction loses near 1; float32 has no log-prob between 1 - 2^-24 and 1.
     rest, other = (-torch.expm1(x).clamp(max=-(2.0**-24)) for x in (first, second))

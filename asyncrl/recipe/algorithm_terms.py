@@ -13,7 +13,15 @@ ProbabilityChange = Annotated[float, Field(gt=0, lt=1)]
 
 class PlainAdvantage(Term):
     name: Literal[
-        "grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline", "opo", "max_rl"
+        "grpo",
+        "dr_grpo",
+        "rloo",
+        "remax",
+        "reinforce_pp",
+        "reinforce_pp_baseline",
+        "opo",
+        "max_rl",
+        "batch_mean",
     ]
 
 
@@ -107,7 +115,15 @@ class TokenVeto(Term):
     """Lowest token ratio that is tolerated."""
 
 
-Rejection = Annotated[OwnFunction | TokenRange | GeometricMean | SecondMoment | TokenVeto, OneOf()]
+class SequenceKl(Term):
+    name: Literal["sequence_kl"]
+    limit: PositiveFloat = 5e-3
+    """Largest mean binary KL of a sequence's tokens, in nats."""
+
+
+Rejection = Annotated[
+    OwnFunction | TokenRange | GeometricMean | SecondMoment | TokenVeto | SequenceKl, OneOf()
+]
 
 
 class TotalVariation(Term):
@@ -134,6 +150,14 @@ class Kpop(Term):
     """Largest binary KL inside."""
 
 
+class Band(Term):
+    name: Literal["band"]
+    low: Annotated[float, Field(ge=0, lt=1)] = 0.7
+    """Ratios at or below it are outside."""
+    high: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 6.0
+    """Ratios at or above it are outside. SAO: 0.7 and 6 for reasoning, 0.2 and 4 for code."""
+
+
 class OffPolicySequence(Term):
     name: Literal["off_policy_sequence"]
     limit: PositiveFloat = 0.5
@@ -148,7 +172,8 @@ class SecondMomentClip(Term):
 
 
 TrustRegion = Annotated[
-    OwnFunction | TotalVariation | BinaryKl | Ipo | Kpop | OffPolicySequence | SecondMomentClip, OneOf()
+    OwnFunction | TotalVariation | BinaryKl | Ipo | Kpop | Band | OffPolicySequence | SecondMomentClip,
+    OneOf(),
 ]
 
 

@@ -168,6 +168,40 @@ PRESETS: Mapping[str, Preset] = {
         | {"critic.gae_lambda": 1.0, "critic.warmup_steps": 50},
         left_out="its optimizer steps per batch and the critic's rate; rewards are 1 and 0, not 1 and -1",
     ),
+    "sao": Preset(
+        "SAO, arXiv 2607.07508; its reproductions in twinkle and reef",
+        _unclipped(
+            {"name": "gae", "gamma": 1.0, "length_alpha": 1.5, "is_whitened": False},
+            "token_mean",
+            **_AROUND_BEHAVIOR,
+        )
+        | {
+            "algorithm.trust_region": [{"name": "band", "low": 0.7, "high": 6.0}],
+            "rollout.samples_per_group": 1,
+            "rollout.max_staleness": 4,
+            "critic.gae_lambda": 1.0,
+            "critic.passes": 2,
+            "critic.advantages_from": "after",
+            "critic.frozen": "attention",
+            "critic.value_clip": None,
+            "critic.learning_rate": 5e-6,
+            "critic.clip_grad_norm": 10.0,
+            "critic.warmup_steps": 10,
+        },
+        left_out="pretrained values (critic.path, critic.warmup_run); whitened advantages, which one "
+        "reproduction needed while the critic was weak (advantage.is_whitened); low 0.2 and high 4 for code; "
+        "the clip of the critic's gradient is a reproduction's",
+    ),
+    "flash_reinforce": Preset(
+        "FlashREINFORCE, NVIDIA 2026, github.com/yifanzhang-pro/FlashREINFORCE; OpenRLHF pull request 1339",
+        _unclipped("batch_mean", "sequence_mean", **_AROUND_BEHAVIOR)
+        | {
+            "algorithm.rejection": [{"name": "sequence_kl", "limit": 5e-3}],
+            "rollout.samples_per_group": 1,
+            "rollout.max_staleness": 4,
+        },
+        left_out="one optimizer step per batch, which is our default",
+    ),
     "max_rl": Preset(
         "MaxRL, arXiv 2602.02710; its authors' run_qwen3_training.sh",
         _loss("max_rl", "token_mean", low=0.2, high=0.2) | {"trainer.clip_grad_norm": 0.3},

@@ -51,10 +51,24 @@ def test_a_whitened_batch_has_mean_0_and_std_1_over_its_tokens(name: str):
     assert sum((x - mean) ** 2 for x in tokens) / len(tokens) == pytest.approx(1.0, rel=1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - set(WHITENED_ADVANTAGES)))
+@pytest.mark.parametrize("name", sorted(ADVANTAGES.keys() - {*WHITENED_ADVANTAGES, "batch_mean"}))
 def test_other_batches_stay_as_they_are(name: str):
     batch = random_batch(0)
     assert finish_batch(batch, Algorithm(advantage=name)) is batch
+
+
+def test_the_mean_of_the_batch_is_over_responses_with_a_token_in_the_loss():
+    # (1 + 0 + 0.5) / 3 = 0.5, whatever their lengths and though the first has branches; the last, stale as a
+    # whole, is not counted.
+    rewards = [("a", 1.0, 5), ("a.1", 1.0, 2), ("b", 0.0, 1), ("c", 0.5, 3)]
+    sequences = [make_sequence(size, advantage=reward, sequence_id=name) for name, reward, size in rewards]
+    stale = make_sequence(2, advantage=1.0, sequence_id="d", token_versions=[-9, -9])
+    batch = finish_batch(
+        Batch(0, 1.0, [*sequences, stale]), Algorithm(advantage="batch_mean"), mask_staleness=2
+    )
+    assert [s.advantage for s in batch.sequences] == pytest.approx([0.5, 0.5, -0.5, 0.0, 0.5])
+    equal = Batch(0, 1.0, [make_sequence(2, advantage=1.0) for _ in range(3)])
+    assert {s.advantage for s in finish_batch(equal, Algorithm(advantage="batch_mean")).sequences} == {0.0}
 
 
 def test_an_empty_batch_is_not_whitened():

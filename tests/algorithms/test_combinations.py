@@ -41,17 +41,20 @@ MASKED = 7
 LONGEST = 8
 SETTINGS = {"mask_low": 0.7, "mask_high": 1.6, "clip_low": 0.15, "clip_high": 0.25}
 CAP, GEOMETRIC_LOW, GEOMETRIC_HIGH, VETO_LOW, SECOND_MOMENT = 1.5, 0.9, 1.3, 0.55, 0.03
+SEQUENCE_KL, BAND_LOW, BAND_HIGH = 0.015, 0.75, 1.4
 TV, KL, PROBABILITY, KPOP, SEQUENCE, TAU_POSITIVE, TAU_NEGATIVE = 0.06, 0.0105, 0.08, 0.011, 0.05, 1.2, 1.4
 NUMBERS: dict[str, dict[str, float]] = {
     **dict.fromkeys(("truncated", "sequence_truncated", "sequence_masked"), {"cap": CAP}),
     "geometric_mean": {"low": GEOMETRIC_LOW, "high": GEOMETRIC_HIGH},
     **dict.fromkeys(("second_moment", "second_moment_clip"), {"limit": SECOND_MOMENT}),
     "token_veto": {"low": VETO_LOW},
+    "sequence_kl": {"limit": SEQUENCE_KL},
     **dict.fromkeys(("pass_at_k", "pass_at_k_training"), {"k": 2}),
     "dppo_tv": {"limit": TV},
     "dppo_kl": {"limit": KL},
     "ipo": {"limit": PROBABILITY},
     "kpop": {"limit": KPOP},
+    "band": {"low": BAND_LOW, "high": BAND_HIGH},
     "off_policy_sequence": {"limit": SEQUENCE},
     "sapo": {"tau_positive": TAU_POSITIVE, "tau_negative": TAU_NEGATIVE},
 }
@@ -99,8 +102,8 @@ def test_each_advantage_of_the_matrix_is_that_of_its_formula(name: str):
         group = GroupRewards(REWARDS[own], LENGTHS[own], greedy_reward=0.3, parts=PARTS[own])
         found += ADVANTAGES[name](group, algorithm)
     sequences = [
-        ScoredSequence("", [1], [1] * n, [-1.0] * n, [0] * n, [False] * n, advantage, 0.0)
-        for n, advantage in zip(LENGTHS, found, strict=True)
+        ScoredSequence(str(i), [1], [1] * n, [-1.0] * n, [0] * n, [False] * n, advantage, 0.0)
+        for i, (n, advantage) in enumerate(zip(LENGTHS, found, strict=True))
     ]
     found = [sequence.advantage for sequence in finish_batch(Batch(0, 1.0, sequences), algorithm).sequences]
     per_token = torch.tensor([found[i] for i in IDS], dtype=torch.float64)
@@ -150,6 +153,8 @@ class Oracle:
         self.moved = (current - self.inputs.behavior).tolist()
         self.policy, self.behavior = current.exp().tolist(), self.inputs.behavior.exp().tolist()
         assert self.inputs.reference is not None
+        proximal = self.inputs.proximal.exp().tolist()
+        self.divergence = [binary_kl(m, q) for m, q in zip(self.behavior, proximal, strict=True)]
         self.distance = (current - self.inputs.reference).tolist()
         self.counted = self.inputs.mask.tolist()
         self.advantages = self.inputs.advantages.tolist()
@@ -185,6 +190,7 @@ class Oracle:
             "geometric_mean": GEOMETRIC_LOW <= mean <= GEOMETRIC_HIGH,
             "second_moment": t not in self.outliers,
             "token_veto": all(math.exp(self.log_rho[u]) >= VETO_LOW for u in own),
+            "sequence_kl": sum(self.divergence[u] for u in own) <= SEQUENCE_KL * len(own),
         }
         return all(found[term.name] for term in a.rejection)
 
@@ -210,6 +216,7 @@ class Oracle:
             "dppo_kl": not pushes or binary_kl(m, p) <= KL,
             "ipo": abs(p - m) <= PROBABILITY,
             "kpop": max(binary_kl(m, p), binary_kl(p, m)) <= KPOP,
+            "band": BAND_LOW < p / m < BAND_HIGH,
             "off_policy_sequence": self.advantages[t] >= 0 or mean <= SEQUENCE,
             "second_moment_clip": not pushes or min(0.7, 1 / self.reach) <= p / m <= max(1.5, self.reach),
         }

@@ -1,9 +1,17 @@
 """Rejections on ratios that can be worked out by hand."""
 
+import math
+
 from fakes.loss_inputs import make_inputs, with_second_moment_bound
 
 from asyncrl.algorithms.inputs import LossInputs
-from asyncrl.algorithms.rejections import geometric_mean, second_moment, token_range, token_veto
+from asyncrl.algorithms.rejections import (
+    geometric_mean,
+    second_moment,
+    sequence_kl,
+    token_range,
+    token_veto,
+)
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.algorithm_terms import SecondMoment
 from asyncrl.recipe.terms import chosen
@@ -87,3 +95,16 @@ def test_one_impossible_token_vetoes_its_sequence_only():
 def test_an_impossible_ratio_is_no_number_that_spreads():
     inputs = make_inputs(current=[-1.0, -1.0], behavior=[-1000.0, -1.0])
     assert kept(inputs) == [False, True]
+
+
+def test_the_sequence_kl_judges_whole_responses_by_the_binary_kl_of_their_tokens():
+    # D(0.5, 0.6) = 0.020411, D(0.2, 0.1) = 0.044403, D(0.8, 0.4) = 0.334795, D(0.5, 0.5) = 0
+    current, behavior = [0.6, 0.1, 0.4, 0.5], [0.5, 0.2, 0.8, 0.5]
+    inputs = make_inputs(
+        current=[math.log(p) for p in current],
+        behavior=[math.log(m) for m in behavior],
+        sequence_ids=[0, 0, 1, 1],
+    )
+    for limit, wanted in ((0.0324, [False] * 4), (0.0325, [True, True, False, False]), (0.168, [True] * 4)):
+        algorithm = Algorithm(rejection=[{"name": "sequence_kl", "limit": limit}])
+        assert sequence_kl(inputs, algorithm).tolist() == wanted, limit

@@ -12,7 +12,13 @@ from fakes.loss_inputs import gradient, make_inputs, with_second_moment_bound
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.rejections import second_moment
-from asyncrl.algorithms.trust_regions import TRUST_REGIONS, kpop, off_policy_sequence, second_moment_clip
+from asyncrl.algorithms.trust_regions import (
+    TRUST_REGIONS,
+    band,
+    kpop,
+    off_policy_sequence,
+    second_moment_clip,
+)
 from asyncrl.recipe import Algorithm
 
 BEHAVIOR, POLICY = (0.5, 0.2, 0.8), (0.6, 0.1, 0.4)
@@ -46,6 +52,25 @@ def test_dppo_stops_tokens_that_moved_far_in_the_direction_of_their_advantage():
     assert slopes(1.0, trust_region=[{"name": "dppo_kl", "limit": 0.0204}]) == pytest.approx(
         [0.0, -0.5, -0.5]
     )
+
+
+def test_a_band_masks_ratios_at_and_beyond_its_ends_whatever_the_advantage():
+    # p / m is 1.2, 0.5 and 0.5: the loss of the first alone has a gradient, over a denominator of three.
+    for advantage in (1.0, -1.0):
+        found = slopes(advantage, trust_region=[{"name": "band", "low": 0.5, "high": 6.0}])
+        assert found == pytest.approx([-1.2 * advantage, 0.0, 0.0])
+    # twinkle's table: 0.7 and 6 are outside, 0.7001 and 5.999 inside.
+    inputs = make_inputs(current=[math.log(r) - 3.0 for r in (0.7, 0.7001, 5.999, 6.0)], behavior=[-3.0] * 4)
+    inside = band(inputs, Algorithm(trust_region=["band"])).tolist()
+    assert inside[1:3] == [True, True] and inside[3] is False
+    exact = make_inputs(current=[math.log(0.7), math.log(6.0)], behavior=[0.0, 0.0])
+    assert band(exact, Algorithm(trust_region=["band"])).tolist() == [False, False]
+
+
+def test_a_band_without_one_inside_is_refused():
+    for bounds in ({"low": 1.0}, {"high": 1.0}):
+        with pytest.raises(ValueError, match="low|high"):
+            Algorithm(trust_region=[{"name": "band", **bounds}])
 
 
 def test_dppo_with_a_cap_on_the_ratio_is_cispo_in_its_region():

@@ -6,7 +6,7 @@ import pytest
 from docs.core_picture import BLOCK, PAGE, ROOT, SEAMS, imported, picture, stages
 
 MOST_FILES = 54
-MOST_LINES = 11_558
+MOST_LINES = 11_571
 FEATURES = (
     *(
         "commands",

@@ -51,7 +51,7 @@ def of_group(
                 return 0.1 * r - (1 - r)
             case "asym_re":
                 return r - mean + 0.1
-        assert algorithm.advantage.name in ("reinforce_pp", "gae")
+        assert algorithm.advantage.name in ("reinforce_pp", "batch_mean", "gae")
         return r
 
     return [one(i, r) for i, r in enumerate(rewards)]
@@ -65,8 +65,11 @@ def scores(values: Sequence[float]) -> list[float]:
 def of_tokens(
     algorithm: Algorithm, found: Sequence[float], lengths: Sequence[int], values: Sequence[float]
 ) -> list[float]:
-    """[T] from one per response: whitened over tokens, or under gae with gamma 0.9 and lambda 0.8."""
+    """[T] from one per response: whitened over tokens, less the mean of all responses, or under gae with
+    gamma 0.9 and lambda 0.8."""
     per_token = [x for x, length in zip(found, lengths, strict=True) for _ in range(length)]
+    if algorithm.advantage.name == "batch_mean":
+        return [x - statistics.fmean(found) for x in per_token]
     if algorithm.advantage.name in WHITENED:
         center, spread = statistics.fmean(per_token), statistics.pstdev(per_token)
         return [(x - center) / (spread + EPSILON) for x in per_token]

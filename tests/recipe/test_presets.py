@@ -69,6 +69,17 @@ vapo:
   algorithm: {advantage: {name: gae, gamma: 1.0, length_alpha: 0.05}, reduction: token_mean,
     surrogate: ppo_clip, clip_low: 0.2, clip_high: 0.28, nll_coefficient: 0.1, kl: {coefficient: 0.0}}
   critic: {gae_lambda: 1.0, warmup_steps: 50}
+sao:
+  algorithm: {advantage: {name: gae, gamma: 1.0, length_alpha: 1.5, is_whitened: false},
+    reduction: token_mean, surrogate: ratio, clip_around: behavior, importance_weight: none,
+    trust_region: [{name: band, low: 0.7, high: 6.0}], kl: {coefficient: 0.0}}
+  rollout: {samples_per_group: 1, max_staleness: 4}
+  critic: {gae_lambda: 1.0, passes: 2, advantages_from: after, frozen: attention, value_clip: null,
+    learning_rate: 5.0e-6, clip_grad_norm: 10.0, warmup_steps: 10}
+flash_reinforce:
+  algorithm: {advantage: batch_mean, reduction: sequence_mean, surrogate: ratio, clip_around: behavior,
+    importance_weight: none, rejection: [{name: sequence_kl, limit: 0.005}], kl: {coefficient: 0.0}}
+  rollout: {samples_per_group: 1, max_staleness: 4}
 max_rl:
   algorithm: {advantage: max_rl, reduction: token_mean, surrogate: ppo_clip, clip_low: 0.2, clip_high: 0.2,
     kl: {coefficient: 0.0}}
@@ -128,7 +139,12 @@ def test_a_preset_sets_what_its_source_sets_and_nothing_else(name: str):
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_what_the_recipe_states_holds_instead(name: str):
-    stated = {"algorithm": {"least_reward_spread": 0.5, "advantage": "rloo"}, "trainer": {"warmup_steps": 3}}
+    stated: dict[str, dict[str, Any]] = {
+        "algorithm": {"least_reward_spread": 0.5, "advantage": "rloo"},
+        "trainer": {"warmup_steps": 3},
+    }
+    if PRESETS[name].settings.get("rollout.samples_per_group") == 1:
+        stated["rollout"] = {"samples_per_group": 8}
     recipe = make_recipe(name, **stated)
     assert (recipe.algorithm.least_reward_spread, recipe.algorithm.advantage.name) == (0.5, "rloo")
     assert recipe.trainer.warmup_steps == 3

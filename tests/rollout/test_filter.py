@@ -62,6 +62,7 @@ SIGNALS = {
     "w_reinforce": (True, True, True, True),
     "asym_re": (True, True, True, True),
     "reinforce_pp": (True, True, True, True),
+    "batch_mean": (True, True, True, True),
     "gae": (True, True, True, True),
 }
 

@@ -57,8 +57,8 @@ def check_advantage(algorithm: Algorithm, rollout: Rollout, turns: Turns, agent:
         raise ValueError(
             f"rollout.samples_per_group is {rollout.samples_per_group} but algorithm.advantage "
             f"{advantage.name} needs the group's other trajectories as baseline. Set "
-            f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae, reinforce_pp or "
-            f"remax."
+            f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae, batch_mean, "
+            f"reinforce_pp or remax."
         )
 
 
@@ -121,6 +121,12 @@ def check_critic(
             f"for mini-batches that both share. Set the two to one number, or algorithm.kl.place to loss."
         )
     check_v_trace(algorithm, critic, trainer, steps)
+    if critic.value_range is not None and critic.value_range[0] >= critic.value_range[1]:
+        low, high = critic.value_range
+        raise ValueError(
+            f"critic.value_range is [{low:g}, {high:g}], expected the lowest return and a higher one, such "
+            f"as [0, 1]."
+        )
     if warmup_batches >= trainer.num_steps:
         raise ValueError(
             f"critic.warmup_steps is {critic.warmup_steps} ({trainer.schedule_unit}) but "

@@ -25,7 +25,7 @@ from asyncrl.recipe.markers import CHANGEABLE, OBJECT
 from asyncrl.recipe.sections.section import Fraction, NonNegativeFloat, PositiveFloat, Section
 from asyncrl.recipe.terms import OwnFunction
 
-RAW_ADVANTAGES = ("reinforce_pp", "w_reinforce", "gae")
+RAW_ADVANTAGES = ("reinforce_pp", "batch_mean", "w_reinforce", "gae")
 """Advantages without a group baseline: the whole batch, a constant or the critic is theirs, so that every
 group has a gradient."""
 WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline", "gdpo")
@@ -64,6 +64,8 @@ class AlgorithmKeys(Section):
     m2po: M2PO's, for very stale data.
     vapo: VAPO's, with a critic that trains alone for 50 steps.
     max_rl: MaxRL's, for hard tasks.
+    sao: SAO's, asynchronous, one response per prompt and a critic.
+    flash_reinforce: FlashREINFORCE's, asynchronous, one response per prompt and no critic.
     a3po: A-3PO's as AReaL sets it, asynchronous, without the proximal forward pass.
     recommended: something to begin with, asynchronous."""
     advantage: Annotated[Advantage, OBJECT] = PlainAdvantage(name="grpo")
@@ -73,6 +75,7 @@ class AlgorithmKeys(Section):
     rloo: minus the mean of the group's other rewards.
     remax: minus the reward of a greedy response.
     reinforce_pp: whitened over the batch.
+    batch_mean: minus the mean reward of the batch's responses (FlashREINFORCE).
     reinforce_pp_baseline: minus group mean, then whitened over the batch.
     gdpo: each named score of the verdicts minus group mean, over group std; their sum by part_weights,
     whitened over the batch (GDPO).
@@ -120,7 +123,8 @@ class AlgorithmKeys(Section):
     token_range: drops tokens outside [mask_low, mask_high].
     geometric_mean: drops sequences outside [low, high].
     second_moment: drops the tokens that moved furthest, until limit holds (M2PO).
-    token_veto: drops sequences with a token below low."""
+    token_veto: drops sequences with a token below low.
+    sequence_kl: drops sequences whose tokens have a mean binary KL above limit (FlashREINFORCE)."""
     trust_region: Annotated[list[TrustRegion], OBJECT] = []
     """Which tokens the policy in training has moved too far from the policy that sampled them. They have no
     policy loss, but KL and entropy; a token must be inside all. Helps stale data and several optimizer steps
@@ -129,6 +133,7 @@ class AlgorithmKeys(Section):
     dppo_kl: the same by the binary KL.
     ipo: drops a change of probability above limit in either direction (prime-rl).
     kpop: drops a binary KL above limit, the larger of both directions.
+    band: drops ratios that are not strictly between low and high, in either direction (SAO).
     off_policy_sequence: drops responses with a negative advantage that the policy has left by more than
     limit per token (DeepSeek-V3.2).
     second_moment_clip: clips at a range that holds limit (M2PO as its authors' code)."""

@@ -2,6 +2,8 @@
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from asyncrl.recipe.markers import PATH, PATH_OR_HUB_ID, PER_STEP
 from asyncrl.recipe.sections.section import Count, Fraction, LearningRate, Positive, PositiveFloat, Section
 
@@ -38,9 +40,8 @@ class Critic(Section):
     frozen: Literal["none", "attention"] = "none"
     """Layers of the critic that keep the weights they start with.
     none: every layer is trained.
-    attention: all attention stays, whatever its kind (SAO): of large mixtures of experts most of the critic's
-    gradient norm is there. Others freeze it for these alone; a small dense model has little else to learn
-    with, and there nothing was gained by it."""
+    attention: all attention stays, whatever its kind (SAO, for large mixtures of experts, where most of the
+    critic's gradient norm is in it). A reproduction trains all of a dense critic: neither was compared."""
     clip_grad_norm: PositiveFloat | None = None
     """Norm that the critic's gradient is clipped to. Its gradients are mostly far larger than the policy's:
     one clip for both starves it (Lego-RL: 10). Default: trainer.clip_grad_norm."""
@@ -60,5 +61,9 @@ class Critic(Section):
     advantages follow from it. For stale data; costs one more forward pass of the policy."""
     v_trace_cap: PositiveFloat = 1.0
     """Upper bound of v_trace's ratios (IMPALA: 1)."""
+    value_range: Annotated[list[float], Field(min_length=2, max_length=2)] | None = None
+    """Lowest and highest return that the task allows: values stay inside, by a sigmoid over the head, and
+    begin in the middle (BPCO's bounded head). For known rewards, such as [0, 1]: no value then promises more
+    than there is. Default: values of any size, which begin at 0."""
     value_clip: PositiveFloat | None = 0.5
     """PPO value-clip range around the pre-step value; null: no clip."""

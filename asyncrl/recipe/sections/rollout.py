@@ -18,8 +18,8 @@ class Rollout(Section):
     groups_per_batch: Positive = 16
     """Tasks per batch."""
     samples_per_group: Positive = 8
-    """Trajectories per task; they share a baseline. 1 requires algorithm.advantage gae, reinforce_pp or
-    remax."""
+    """Trajectories per task; they share a baseline. 1 requires algorithm.advantage gae, batch_mean,
+    reinforce_pp, w_reinforce or remax."""
     pilot_samples: Annotated[int | None, Field(ge=2)] = None
     """Adaptive groups: trajectories of a group that are generated first. The others follow where the rewards
     of these differ, or where rollout.pilot_min_chance says so; else the group ends with them, without a

@@ -65,13 +65,18 @@ SUMS = ("loss", "tokens", "value", "target", "target_squared", "error", "error_s
 class ValueHead(torch.nn.Linear):
     """[T, H] -> [T] float32. Every tensor rank holds all of it."""
 
-    def __init__(self, hidden_size: int) -> None:
+    def __init__(self, hidden_size: int, bounds: Sequence[float] | None = None) -> None:
         super().__init__(hidden_size, 1, bias=False)
-        # At first every value is 0, and the first gradient moves only the head.
+        self._bounds = bounds
+        # At first every value is 0, or the middle of its range, and the first gradient moves only the head.
         torch.nn.init.zeros_(self.weight)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return F.linear(hidden.float(), self.weight.float()).squeeze(1)
+        values = F.linear(hidden.float(), self.weight.float()).squeeze(1)
+        if self._bounds is None:
+            return values
+        low, high = self._bounds
+        return low + (high - low) * values.sigmoid()
 
 
 class CriticModel(GPTModel):
@@ -111,7 +116,8 @@ def build_critic(shape: ModelShape, recipe: Recipe, layout: Layout) -> Policy:
     load_weights(model, open_weights(model_folder(recipe.critic_model())))
     for chunk in model:
         if chunk.post_process:
-            chunk.output_layer = ValueHead(shape.hidden_size).to(device=device(), dtype=dtype)
+            head = ValueHead(shape.hidden_size, recipe.critic.value_range)
+            chunk.output_layer = head.to(device=device(), dtype=dtype)
     if recipe.critic.frozen == "attention":
         freeze_attention(model)
     return model

@@ -372,6 +372,19 @@ def test_the_critics_gradient_has_a_clip_of_its_own(folder: Path):
     assert moments == [pytest.approx(1e-3 / norm, rel=1e-2), pytest.approx(1.0, rel=1e-3)]
 
 
+def test_bounded_values_begin_in_the_middle_and_stay_in_their_range(folder: Path):
+    learner = critic_learner(folder, critic={"value_range": [-1.0, 3.0], "learning_rate": 1.0})
+    assert train(learner, 0, 1)[0]["value_mean"] == pytest.approx(1.0)
+    critic = learner.part(Critic)
+    with torch.no_grad():
+        critic.model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
+        critic.model[0].output_layer.weight.mul_(100)
+    (values,) = critic.values(micro_batches(learner, random_batch(1)), 1.0)
+    assert -1.0 <= values.min() < -0.9 and 2.9 < values.max() <= 3.0
+    with pytest.raises(ValueError, match=r"critic\.value_range is \[1, 1\], expected"):
+        critic_learner(folder, critic={"value_range": [1.0, 1.0]})
+
+
 def test_a_response_that_was_cut_off_may_be_expected_to_continue(folder: Path):
     learner = critic_learner(folder, algorithm=RAW, critic={"cut_off": "continued"})
     with torch.no_grad():
