@@ -28,7 +28,7 @@ MAX_CHANGED_SHARE = 0.25
 DELTAS_PER_ANCHOR = 19
 """Each 20th version is sent whole by `auto`."""
 ESCAPE = 0xFFFF
-"""A gap of so many words behind which no word changed."""
+"""A gap of this size is not followed by a changed word: the next gap adds to it."""
 _HEADER = struct.Struct("<?QQ")
 """Whether the rest is compressed, number of gaps, number of changed words."""
 _LEVEL = 1

@@ -73,7 +73,7 @@ def test_the_first_version_the_large_ones_and_each_twentieth_are_sent_whole() ->
     rule = DeltaRule(is_auto=True)
     assert not rule.sends_delta(None) and rule.is_kept()
     assert rule.sends_delta(0.01) and rule.sends_delta(0.25)
-    # More than a quarter: nobody need keep it, so the next one has no base.
+    # More than a quarter: servers do not keep it, so the next one has no base.
     assert not rule.sends_delta(0.26) and not rule.is_kept()
     assert not rule.sends_delta(0.01) and rule.is_kept()
     assert [rule.sends_delta(0.01) for _ in range(20)] == [True] * 19 + [False]

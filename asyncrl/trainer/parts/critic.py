@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -59,6 +59,7 @@ from asyncrl.trainer.step.part import Saved, Step, StepPart
 from asyncrl.trainer.step.token_advantages import whitened, with_advantages
 from asyncrl.trainer.step.totals import sum_over_ranks
 
+T = TypeVar("T")
 SUMS = ("loss", "tokens", "value", "target", "target_squared", "error", "error_squared")
 
 
@@ -221,19 +222,17 @@ class Critic(StepPart):
         last pipeline stage, which computes losses, gets advantages. Raises
         Diverged when a gradient is not finite.
         """
-        is_before = self._section.advantages_from == "before"
-        of_policy = None
-        if own and is_before:
-            of_policy = [self.current_advantages(part, temperature) for part in parts]
-        found, metrics = self._train(own or parts, temperature, version, penalties, ratios)
-        if not is_before:
-            of_policy = [
-                self.current_advantages(
-                    part, temperature, penalties[i] if penalties else None, ratios[i] if ratios else None
-                )
+
+        def of_now() -> list[list[Tensor]]:
+            return [
+                self.current_advantages(part, temperature, _at(penalties, i), _at(ratios, i))
                 for i, part in enumerate(parts)
             ]
-        found = of_policy or found
+
+        is_after = self._section.advantages_from == "after"
+        before = of_now() if own and not is_after else None
+        of_trained, metrics = self._train(own or parts, temperature, version, penalties, ratios)
+        found = of_now() if is_after else before or of_trained
         if self._algorithm.is_whitened():
             found = whitened(found, parts, self._algorithm, mask_staleness=self._mask_staleness)
         return with_advantages(parts, found), metrics
@@ -258,10 +257,11 @@ class Critic(StepPart):
                 parts[at],
                 temperature,
                 before=before[at],
-                penalties=penalties[at] if penalties else None,
-                ratios=ratios[at] if ratios else None,
+                penalties=_at(penalties, at),
+                ratios=_at(ratios, at),
             )
-            found.append(advantages)
+            if i == at:
+                found.append(advantages)
             sums.append(total)
             if total[SUMS.index("tokens")] > 0:
                 schedule, loss = self.schedule, total[SUMS.index("loss")].item()
@@ -281,7 +281,7 @@ class Critic(StepPart):
         if (scaler := loss_scaler(self.optimizer)) is not None:
             metrics["critic_loss_scale"] = scaler.value()
             metrics["critic_skipped_steps"] = float(num_skipped)
-        return found[: len(parts)], metrics
+        return found, metrics
 
     def accumulate(
         self,
@@ -301,12 +301,7 @@ class Critic(StepPart):
 
         def loss(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
             known = before[index] if before else values.detach()
-            advantages, targets = self._estimates(
-                micro,
-                known,
-                penalties[index] if penalties else None,
-                ratios[index] if ratios else None,
-            )
+            advantages, targets = self._estimates(micro, known, _at(penalties, index), _at(ratios, index))
             # The tokens that the policy's loss counts.
             mask = micro.counted(self._mask_staleness)
             losses = clipped_value_loss(values, known, targets, self._section.value_clip)
@@ -366,8 +361,8 @@ class Critic(StepPart):
         """[T] of each micro-batch by the values of now; empty on all pipeline stages but the last."""
 
         def keep(index: int, micro: MicroBatch, values: Tensor) -> tuple[Tensor, Tensor]:
-            penalty, ratio = (each[index] if each else None for each in (penalties, ratios))
-            return values.sum(), self._estimates(micro, values, penalty, ratio)[0]
+            found = self._estimates(micro, values, _at(penalties, index), _at(ratios, index))
+            return values.sum(), found[0]
 
         with torch.no_grad():
             return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)
@@ -380,6 +375,10 @@ class Critic(StepPart):
 
         with torch.no_grad():
             return self._run(self._chunks, micro_batches, temperature, keep, forward_only=True)
+
+
+def _at(given: Sequence[T] | None, index: int) -> T | None:
+    return given[index] if given else None
 
 
 def _micro_batch_sums(total: Tensor, values: Tensor, targets: Tensor) -> Tensor:
