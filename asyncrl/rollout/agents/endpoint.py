@@ -76,11 +76,14 @@ class AgentEndpoint:
             )
         return session
 
-    async def _body(self, request: web.Request) -> Any:
+    async def _body(self, request: web.Request) -> dict[str, Any]:
         try:
-            return await request.json()
+            body = await request.json()
         except (ValueError, RecursionError) as error:
             raise RequestRefused(f"The body is no JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise RequestRefused("The body is no JSON object.")
+        return body
 
     async def _count(self, request: web.Request) -> web.Response:
         """Tokens of messages as a conversation's first call has them."""

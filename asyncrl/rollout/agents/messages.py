@@ -26,9 +26,7 @@ class Messages:
 
     path = "/v1/messages"
 
-    def read(self, body: Any) -> ChatRequest:
-        if not isinstance(body, dict):
-            raise RequestRefused("The body is no JSON object.")
+    def read(self, body: Mapping[str, Any]) -> ChatRequest:
         for name in _NOT_SERVED:
             if body.get(name):
                 raise RequestRefused(

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -139,7 +139,7 @@ class AgentProtocol(Protocol):
     path: str
     """Below the endpoint's URL. What lies below it gets errors in this protocol's shape."""
 
-    def read(self, body: Any) -> ChatRequest:
+    def read(self, body: Mapping[str, Any]) -> ChatRequest:
         """Raises RequestRefused."""
         ...
 
@@ -159,7 +159,7 @@ class ChatCompletions:
 
     path = "/v1/chat/completions"
 
-    def read(self, body: Any) -> ChatRequest:
+    def read(self, body: Mapping[str, Any]) -> ChatRequest:
         return read_request(body)
 
     def whole(self, answer: Answer, found: Sequence[Reply]) -> dict[str, Any]:

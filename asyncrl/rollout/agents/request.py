@@ -77,10 +77,8 @@ class ChatRequest:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def read_request(body: Any) -> ChatRequest:
+def read_request(body: Mapping[str, Any]) -> ChatRequest:
     """Raises RequestRefused."""
-    if not isinstance(body, dict):
-        raise RequestRefused("The body is no JSON object.")
     _refuse_constraints(body)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:

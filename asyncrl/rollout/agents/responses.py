@@ -29,9 +29,7 @@ class Responses:
 
     path = "/v1/responses"
 
-    def read(self, body: Any) -> ChatRequest:
-        if not isinstance(body, dict):
-            raise RequestRefused("The body is no JSON object.")
+    def read(self, body: Mapping[str, Any]) -> ChatRequest:
         for name, why in _NOT_SERVED.items():
             if body.get(name):
                 raise RequestRefused(f"{name} is not served: {why}", param=name, code="unsupported_parameter")
