@@ -1,5 +1,6 @@
 """Every key of a recipe with kind, default and documentation, as Markdown: read from the section classes."""
 
+import functools
 import json
 import re
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ def markdown(asked: str | None = None) -> str:
     return "\n".join(found).strip()
 
 
+@functools.cache
 def _all_entries() -> dict[str, str]:
     schema = Recipe.model_json_schema()
     return dict(_entries(schema, schema["$defs"]))

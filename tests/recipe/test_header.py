@@ -11,29 +11,29 @@ from asyncrl.recipe.header import read_header
 from asyncrl.recipe.shipped import files
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-ON_CPUS = [file.stem for file in files() if load_recipe(RECIPES / file).placement.device == "cpu"]
 
 
-@pytest.mark.parametrize("name", ON_CPUS)
-def test_each_recipe_for_cpus_says_time_and_memory(name: str) -> None:
-    header = read_header(RECIPES / f"{name}.yaml", name)
-    assert header is not None
-    assert len(header.teaches) > 20
-    assert 1 <= header.minutes <= 60
+@pytest.fixture(scope="module")
+def on_cpus() -> list[str]:
+    return [file.stem for file in files() if load_recipe(RECIPES / file).placement.device == "cpu"]
 
 
-def test_the_memory_of_a_header_covers_what_the_recipe_is_refused_below() -> None:
-    for name in ON_CPUS:
+def test_each_recipe_for_cpus_says_time_and_a_memory_that_covers_what_it_is_refused_below(
+    on_cpus: list[str],
+) -> None:
+    for name in on_cpus:
         header = read_header(RECIPES / f"{name}.yaml", name)
-        assert header is not None
+        assert header is not None, name
+        assert len(header.teaches) > 20, name
+        assert 1 <= header.minutes <= 60, name
         needed = run_bytes(load_recipe(RECIPES / f"{name}.yaml"), tiny_shape(), longest_prompt=40)
         assert 1 << 30 < needed <= header.memory_gib << 30, name
 
 
-def test_a_command_that_comes_first_names_a_shipped_recipe() -> None:
+def test_a_command_that_comes_first_names_a_shipped_recipe(on_cpus: list[str]) -> None:
     found = [
         header.first
-        for name in ON_CPUS
+        for name in on_cpus
         if (header := read_header(RECIPES / f"{name}.yaml", name)) is not None and header.first is not None
     ]
     assert len(found) == 2

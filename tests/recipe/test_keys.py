@@ -29,13 +29,6 @@ def _numbers(key: str, terms: tuple[type[Term], ...], *, is_list: bool) -> list[
     return [*dict.fromkeys(f"{place}.{number}" for place, kind in places for number in numbers_of(kind))]
 
 
-@pytest.fixture
-def schema_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    schema = Recipe.model_json_schema()
-    monkeypatch.setattr(Recipe, "model_json_schema", lambda: schema)
-
-
-@pytest.mark.usefixtures("schema_made_once")
 def test_every_key_is_explained_with_its_kind_and_default() -> None:
     for name in names(Recipe):
         # What follows are the keys of a mapping that the key may hold.
@@ -68,7 +61,6 @@ def test_a_list_of_names_or_mappings_says_so() -> None:
     assert markdown("turns.tools").startswith("- `turns.tools` (list of mapping; default []):")
 
 
-@pytest.mark.usefixtures("schema_made_once")
 def test_a_key_says_whether_a_resumed_run_may_change_it() -> None:
     changeable = {name for name in names(Recipe) if "; may change on resume):" in markdown(name)}
     assert changeable >= {"trainer.num_steps", "trainer.parallel.tensor", "alarms.cut_share", "run_folder"}

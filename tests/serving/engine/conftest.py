@@ -1,25 +1,23 @@
 """What several files of real servers share."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from serving.engine.servers import said_beside_engine
 
-from asyncrl.serving.engine.environment import engine_environment
+from asyncrl.trainer.ranks.megatron_import import import_megatron
+
+# Tests here import Megatron: not with all that it would take along.
+import_megatron()
 
 COMPARE = Path(__file__).with_name("compare.py")
 
 
 @pytest.fixture(scope="session")
-def compared() -> dict[str, list[list[str]]]:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[list[str]]]:
     """Name of a comparison -> the words of each line that it prints."""
-    environment = os.environ | engine_environment(threads=1, has_gpu=False)
-    process = subprocess.run([sys.executable, COMPARE], env=environment, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr[-3000:]
     found: dict[str, list[list[str]]] = {}
-    for line in process.stdout.splitlines():
+    for line in said_beside_engine(COMPARE, tmp_path_factory.mktemp("compare")):
         name, *words = line.split()
         if words:
             list(found.values())[-1].append([name, *words])

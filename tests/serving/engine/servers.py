@@ -164,6 +164,22 @@ def _start(arguments: list[str], environment: dict[str, str], log_path: Path) ->
         return subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
 
 
+def said_beside_engine(script: str | Path, folder: Path) -> list[str]:
+    """The lines that a script prints, in a process that has imported SGLang and its plugin. `folder` is for
+    its text and its output."""
+    if isinstance(script, str):
+        (folder / "script.py").write_text(script)
+        script = folder / "script.py"
+    printed, errors = folder / "printed", folder / "errors"
+    with printed.open("wb") as output:
+        environment = _environment()
+        process = _template().start(
+            "fakes.script", [str(errors), str(script)], environment=environment, output=output
+        )
+    assert process.wait() == 0, errors.read_text()[-3000:]
+    return printed.read_text().splitlines()
+
+
 def lasting(environment: Mapping[str, str]) -> dict[str, str]:
     """Without the variable that pytest sets for each test."""
     return {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}

@@ -1,10 +1,7 @@
 """Packed weights in a real server: what it computes after a publish is of the published weights."""
 
 import asyncio
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +13,11 @@ from serving.engine.servers import (
     post,
     publish,
     reference_logprobs,
+    said_beside_engine,
 )
 
 from asyncrl.serving.engine.cpu.packed_weights import PAYS_AFTER
-from asyncrl.serving.engine.environment import CPU_PATH, engine_environment
+from asyncrl.serving.engine.environment import CPU_PATH
 
 NUM_REQUESTS = 16
 NUM_TOKENS = 3 * PAYS_AFTER
@@ -77,13 +75,9 @@ def test_each_version_is_computed_with_its_own_weights(shared_engine):
 
 
 @pytest.mark.exhaustive
-def test_every_method_that_may_write_weights_is_known():
+def test_every_method_that_may_write_weights_is_known(tmp_path: Path) -> None:
     writers = (CPU_PATH.parent / "cpu" / "products.py").read_text()
-    environment = os.environ | engine_environment(threads=1, has_gpu=False)
-    command = [sys.executable, "-c", LIST_METHODS]
-    process = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert process.returncode == 0, process.stderr[-3000:]
-    methods, has_handle = process.stdout.splitlines()[-2:]
+    methods, has_handle = said_beside_engine(LIST_METHODS, tmp_path)[-2:]
     writing = {name for name in methods.split() if "weight" in name} - READERS
     assert len(writing) == 6 and has_handle == "True"
     assert all(f'"{name}"' in writers for name in writing)

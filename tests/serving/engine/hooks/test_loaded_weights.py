@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,10 +13,10 @@ from serving.engine.servers import (
     publish,
     reference_logprobs,
     running_server,
+    said_beside_engine,
     write_model,
 )
 
-from asyncrl.serving.engine.environment import engine_environment
 from asyncrl.serving.sglang import hooks, weights
 from asyncrl.trainer.network.export import read_weights
 from asyncrl.trainer.publishing.digests import digests_of
@@ -84,12 +82,8 @@ def test_a_tensor_that_did_not_come_counts_as_what_it_was(
 
 
 @pytest.mark.exhaustive
-def test_a_server_that_slept_has_no_digests_though_its_weights_are_where_they_were():
-    environment = os.environ | engine_environment(threads=1, has_gpu=False)
-    said = subprocess.run(
-        [sys.executable, "-c", SLEEP], env=environment, capture_output=True, text=True, check=True
-    )
-    before, after = said.stdout.splitlines()
+def test_a_server_that_slept_has_no_digests_though_its_weights_are_where_they_were(tmp_path: Path) -> None:
+    before, after = said_beside_engine(SLEEP, tmp_path)
     assert "not written" not in before
     assert after == "{'weight': 'not written', 'bias': 'not written'}"
 

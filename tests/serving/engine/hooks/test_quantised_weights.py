@@ -1,13 +1,10 @@
 """An update of a quantised layer, by SGLang's own loader for it on the CPU: what counts as written."""
 
 import json
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
-
-from asyncrl.serving.engine.environment import engine_environment
+from serving.engine.servers import said_beside_engine
 
 NOT_WRITTEN = "not written"
 UPDATE = """
@@ -77,11 +74,9 @@ print(json.dumps([is_new, (model.proj.value() - new.float()).abs().max().item(),
 
 
 @pytest.mark.exhaustive
-def test_a_quantised_parameter_counts_as_written_when_its_own_loader_was_called() -> None:
-    environment = os.environ | engine_environment(threads=1, has_gpu=False)
-    done = subprocess.run([sys.executable, "-c", UPDATE], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
-    is_new, error, without_layer, without_head, whole = json.loads(done.stdout)
+def test_a_quantised_parameter_counts_as_written_when_its_own_loader_was_called(tmp_path: Path) -> None:
+    (said,) = said_beside_engine(UPDATE, tmp_path)
+    is_new, error, without_layer, without_head, whole = json.loads(said)
     assert is_new and 0 < error < 0.2
     # Digests are of what came, in bfloat16.
     assert whole.keys() == {"proj.weight", "head.weight"} and NOT_WRITTEN not in whole.values()

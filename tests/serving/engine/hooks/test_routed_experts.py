@@ -1,12 +1,9 @@
 """Chunks that waited for a slow reader; tests/trainer/test_engine_routes.py has those of a real server."""
 
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
-
-from asyncrl.serving.engine.environment import engine_environment
+from serving.engine.servers import said_beside_engine
 
 JOIN = """
 import base64
@@ -27,7 +24,5 @@ print(*join(chunk([5], None), chunk([6], None)))
 
 
 @pytest.mark.exhaustive
-def test_joined_chunks_have_the_rows_of_all_of_them_in_order():
-    environment = os.environ | engine_environment(threads=1, has_gpu=False)
-    said = subprocess.run([sys.executable, "-c", JOIN], env=environment, capture_output=True, text=True)
-    assert said.stdout.splitlines() == ["[5, 6, 7, 8] abcdef", "[5, 6] "], said.stderr[-3000:]
+def test_joined_chunks_have_the_rows_of_all_of_them_in_order(tmp_path: Path) -> None:
+    assert said_beside_engine(JOIN, tmp_path) == ["[5, 6, 7, 8] abcdef", "[5, 6] "]

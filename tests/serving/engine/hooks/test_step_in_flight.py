@@ -1,10 +1,7 @@
-import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
-
-from asyncrl.serving.engine.environment import engine_environment
+from serving.engine.servers import said_beside_engine
 
 ORDER = """
 from sglang.srt.platforms import current_platform
@@ -20,9 +17,5 @@ print(*order)
 
 
 @pytest.mark.exhaustive
-def test_the_device_finishes_its_step_before_the_weights_are_written():
-    environment = os.environ | engine_environment(threads=1, has_gpu=False)
-    said = subprocess.run(
-        [sys.executable, "-c", ORDER], env=environment, capture_output=True, text=True, check=True
-    )
-    assert said.stdout.split() == ["finish", "write"]
+def test_the_device_finishes_its_step_before_the_weights_are_written(tmp_path: Path) -> None:
+    assert said_beside_engine(ORDER, tmp_path) == ["finish write"]

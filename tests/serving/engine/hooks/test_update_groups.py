@@ -1,25 +1,20 @@
 """A server waits for weights for a bounded time, and leaves a group whatever the others do."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
+from serving.engine.servers import said_beside_engine
 
 from asyncrl.serving import weight_group
-from asyncrl.serving.engine.environment import engine_environment
 
 SCRIPT = Path(__file__).with_name("leave_groups.py")
 
 
-def test_weights_arrive_and_a_trainer_that_sends_none_is_given_up() -> None:
-    environment = os.environ | engine_environment(threads=1, has_gpu=False)
-    run = subprocess.run([sys.executable, SCRIPT], env=environment, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr[-3000:]
-    assert run.stdout.splitlines() == [
+def test_weights_arrive_and_a_trainer_that_sends_none_is_given_up(tmp_path: Path) -> None:
+    assert said_beside_engine(SCRIPT, tmp_path) == [
         "set-while-joining 1 set-afterwards False",
         "received a:15.0 b:4.0",
         "left True False",
