@@ -65,6 +65,23 @@ def length_adaptive_lambda(sequence_ids: Tensor, alpha: float) -> Tensor:
     return (1 - 1 / (alpha * lengths)).clamp(min=0)
 
 
+def chained(
+    advantages: Tensor, line_ids: Tensor, sequence_ids: Tensor, *, gamma: float, gae_lambda: float | Tensor
+) -> Tensor:
+    """[T] (gamma lambda)^n A_t, n = sampled tokens of the later branches of the trajectory
+
+    Source: CompactionRL, 2026 (arXiv 2607.05378), where each context after a summary is such a branch.
+    Use: contexts that are summed up: an early context is as far from the outcome as its tokens are.
+    Fails: branches that run side by side, such as an agent's, have no order in time.
+
+    `line_ids` [T] of branches, ascending within the ascending `sequence_ids` of trajectories.
+    """
+    ends = torch.bincount(sequence_ids).cumsum(0)[sequence_ids]
+    num_later = ends - torch.bincount(line_ids).cumsum(0)[line_ids]
+    factors = (gamma * gae_lambda * torch.ones_like(advantages, dtype=torch.float64)) ** num_later
+    return (advantages.double() * factors).to(advantages.dtype)
+
+
 def _discounted(terms: Tensor, factors: Tensor, sequence_ids: Tensor) -> Tensor:
     """[T] x_t = terms_t + factors_t x_{t+1}, of each sequence by itself."""
     # Of 1, 2, 4, ... terms: the second half of each is that of half as many, found before.

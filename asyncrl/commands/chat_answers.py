@@ -3,7 +3,6 @@ turns."""
 
 import asyncio
 import contextlib
-import itertools
 import json
 import math
 import sys
@@ -28,6 +27,7 @@ from asyncrl.serving.sglang import control
 from asyncrl.turns import conversation as turns
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
+from asyncrl.turns.summaries import KEPT_TURNS, REQUEST, is_summary
 
 INCOMPLETE = "\ufffd"
 MOST_SHOWN = 2000
@@ -223,22 +223,27 @@ class Answers:
     async def _answer(
         self,
         context: list[int],
-        left: int,
+        room: int,
         environment: EnvironmentSpec | None,
         row: Mapping[str, Any],
         opening: Sequence[Message] = (),
     ) -> None:
         say, played = self.writer.say, await self._opened(environment, row, opening)
+        left = self.conversation.max_new_tokens
         most = sys.maxsize if self.conversations is None else self.conversations.limits.max_turns
-        for number in itertools.count(1):
-            turn = await self.writer.write(context, min(left, self.max_turn_tokens or left))
+        number = 0
+        while True:
+            of_summary = None if played is None else played.most_turn_tokens()
+            number += of_summary is None
+            limits = [room, left, self.max_turn_tokens, of_summary]
+            turn = await self.writer.write(context, min(limit for limit in limits if limit is not None))
             context, left = context + turn.tokens, left - len(turn.tokens)
             if played is None:
                 break
             if environment is None and number >= most and self._calls(turn):
                 say(f"\n(turns.max_turns is {most}: these calls are not made)")
                 break
-            found = await played.answer(turn.tokens, turn.finish)
+            found = await played.answer(turn.tokens, turn.finish, len(context))
             if isinstance(found, turns.Ended):
                 say(_words_of_end(found, turn))
                 break
@@ -247,8 +252,8 @@ class Answers:
             else:
                 observed, context = found, context + found.tokens
             say(f"\n{_shown(observed)}")
-            left = min(left, self.conversation.context_tokens - len(context))
-            if left <= 0:
+            room = self.conversation.context_tokens - len(context)
+            if min(left, room) <= 0:
                 say("(no token is left for another turn: see rollout.max_new_tokens, model.context_tokens)")
                 break
         say("\n")
@@ -285,6 +290,8 @@ def _shown(observed: Observed) -> str:
     """Lines that show calls and what was answered."""
     notes = json.loads(observed.notes)
     calls, lines = notes.get("calls", []), list[str]()
+    if is_summary(observed.notes):
+        lines.append(f"(the context is cut here: prompt, summary and {notes[KEPT_TURNS]} turns stay)")
     for index, message in enumerate(notes["messages"]):
         if index < len(calls):
             lines.append(f"| {_call(calls[index])}")
@@ -294,6 +301,8 @@ def _shown(observed: Observed) -> str:
         if left_out > 0:
             text = f"{text[:MOST_SHOWN]} [... {left_out} characters more]"
         lines += [f"|   {line}" for line in printable(text).split("\n")]
+    if REQUEST in notes:
+        lines.append(f"(asked for a summary: {printable(notes[REQUEST])})")
     return "\n".join(lines) + "\n"
 
 

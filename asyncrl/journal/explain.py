@@ -76,6 +76,8 @@ def _answer(observation: ObservationRow) -> str:
     reward = "" if observation["reward"] is None else f", with a reward of {observation['reward']:g}"
     if observation["calls"]:
         said = f"it {_listed([_call(call) for call in observation['calls']])}"
+    elif any(message["role"] == "summary" for message in observation["messages"]):
+        said = "it is a summary, and the context begins again with it"
     elif observation["messages"]:
         said = f"the answer was {_listed([_shown(m['text']) for m in observation['messages']])}"
     else:

@@ -78,7 +78,8 @@ class ObservationRow(TypedDict):
     reward: float | None
     calls: list[CallRow]
     messages: list[MessageRow]
-    """Empty where there are calls, whose results they are."""
+    """Without those that are results of calls. With a request for a summary at its end, or one message of the
+    role `summary` where the turn was a summary (turns.summarize)."""
 
 
 class BranchVerdictRow(TypedDict):
@@ -238,8 +239,17 @@ def _row(position: int, turn: int, turn_finish: str, tokens: bytes, notes: str) 
         reward=found.get("reward"),
         calls=calls,
         # Those of calls are their results.
-        messages=[] if calls else _messages(found),
+        messages=[*([] if calls else _messages(found)), *_of_summary(found)],
     )
+
+
+def _of_summary(found: Mapping[str, Any]) -> list[MessageRow]:
+    if "summary_request" in found:
+        return [MessageRow(role="user", text=as_text(found["summary_request"]))]
+    if "kept_turns" in found:
+        kept = f"prompt, this summary and the last turns ({found['kept_turns']})"
+        return [MessageRow(role="summary", text=f"The context is cut here: the next turn reads {kept}.")]
+    return []
 
 
 def _read(notes: str) -> Mapping[str, Any]:

@@ -272,6 +272,8 @@ def check_machine(
     """Memory, disk and ports for what the recipe would start here; the longest prompt of its data, in tokens,
     bounds what a batch can hold, and the longest held-out prompt with its response what a server must hold.
     The memory of other nodes is not known."""
+    if longest_prompt is not None:
+        _check_summaries(recipe, longest_prompt)
     if recipe.cluster.backend == "local" or recipe.serving.max_total_tokens is not None:
         _check_cache(recipe, shape, longest_prompt, longest_evaluated, has_gpu=gpus.uses_gpus)
     if gpus.uses_gpus:
@@ -304,6 +306,18 @@ def check_machine(
         _check_reachable(url, "serving.servers names")
     if recipe.teacher.url is not None:
         _check_reachable(recipe.teacher.url, "teacher.url is")
+
+
+def _check_summaries(recipe: Recipe, longest_prompt: int) -> None:
+    """Raises InputError where no turn fits between a prompt with a summary and the next summary."""
+    asked = recipe.turns.summarize
+    if asked is not None and longest_prompt + asked.max_tokens >= asked.at_tokens:
+        raise InputError(
+            f"turns.summarize.at_tokens is {asked.at_tokens}, but the longest prompt of the data has "
+            f"{longest_prompt} tokens and a summary up to {asked.max_tokens} (turns.summarize.max_tokens): "
+            f"no turn would fit between two summaries. Raise turns.summarize.at_tokens, or lower "
+            f"turns.summarize.max_tokens."
+        )
 
 
 def _check_cache(

@@ -62,6 +62,11 @@ class Gae(Term):
     """Discount per token."""
     is_whitened: bool = True
     """Whitens advantages over the tokens of the batch."""
+    branches: Literal["outcome", "chain"] = "outcome"
+    """A branch of a trajectory, such as a context after a summary (turns.summarize).
+    outcome: ends with the trajectory's reward, whatever comes after it.
+    chain: besides, its advantages are multiplied by (gamma lambda)^n, n the sampled tokens of later branches
+    (CompactionRL)."""
 
 
 Advantage = Annotated[

@@ -233,6 +233,12 @@ class Recipe(Section):
             }
         )
 
+    def needs_messages(self) -> str | None:
+        """The key because of which prompts must be chat messages, with its value in words; None without."""
+        if self.renders_history():
+            return "prompt.history is as_rendered"
+        return None if self.turns.summarize is None else "turns.summarize is set"
+
     def longest_response(self) -> int:
         """Tokens behind the prompt at most, observed ones included; the context may allow fewer."""
         turns = self.turns
@@ -249,10 +255,12 @@ class Recipe(Section):
         algorithm, rollout, trainer = self.algorithm, self.rollout, self.trainer
         stages.check_columns(self.stage, self.data, self.prompt, has_answers=not self.teacher.is_alone())
         stages.check_servers(self.stage, self.serving, self.evaluation)
-        groups.check_sizes(rollout, self.model, self.serving, algorithm, trainer)
+        context = None if self.turns.summarize is not None else self.model.context_tokens
+        groups.check_sizes(rollout, context, self.serving, algorithm, trainer)
         groups.check_oversampling(rollout)
         conversations.check_template_arguments(self.prompt, self.turns, self.agent)
         conversations.check_history(self.prompt, self.turns, self.agent)
+        conversations.check_summaries(self.prompt, self.turns, self.agent, self.model)
         conversations.check_agent(self.agent, self.turns)
         terms.check_staleness(algorithm, rollout, trainer)
         groups.check_repetition(self.replay, rollout)

@@ -71,12 +71,13 @@ class Limits:
         room = self.context_tokens - len(line.prompt_tokens) - num_observed
         return min(self.sampling.max_new_tokens, before + max(0, room))
 
-    def limit_branches(self, trajectory: Trajectory) -> None:
+    def limit_branches(self, trajectory: Trajectory, most_tokens: int | None = None) -> None:
         """Bounds the turn of the newest branch by what the turns before left of rollout.max_new_tokens, which
-        counts all branches of a rendered history."""
+        counts all branches of a trajectory without an agent, and by `most_tokens`."""
         line = trajectory.newest_line()
         before = trajectory.num_sampled_in_all() - line.num_turn_tokens()
         left = max(0, self.sampling.max_new_tokens - before)
+        left = left if most_tokens is None else min(left, most_tokens)
         self.bounds[line.trajectory_id] = TurnBounds(left, self.stop)
 
     def forget(self, group: Group) -> None:

@@ -142,17 +142,18 @@ class TurnPlayer(RunPart):
         async with open_conversation(
             task.environment, task.row, _played(trajectory), opening=task.messages
         ) as conversation:
-            while not is_over and await self._has_turn(group, trajectory):
+            while not is_over and await self._has_turn(group, trajectory, conversation.most_turn_tokens()):
                 is_over = await self._answer(group, trajectory, conversation)
         if group.reason is DropReason.STALE:
             self.stale.left(trajectory, conversation.seconds)
         return is_over
 
-    async def _has_turn(self, group: Group, trajectory: Trajectory) -> bool:
-        """Whether a turn was generated to its end; False where the run ends or the group was dropped."""
+    async def _has_turn(self, group: Group, trajectory: Trajectory, most_tokens: int | None) -> bool:
+        """Whether a turn was generated to its end; False where the run ends or the group was dropped.
+        `most_tokens`: its own limit, besides those of the recipe."""
         line = trajectory.newest_line()
-        if trajectory.branches:
-            self.generator.limits.limit_branches(trajectory)
+        if trajectory.branches or most_tokens is not None:
+            self.generator.limits.limit_branches(trajectory, most_tokens)
         async for _ in self.generator.run(group, [line]):
             pass
         return group.state is GroupState.OPEN and line.turn_finish is not None and not self._is_over()
@@ -168,9 +169,9 @@ class TurnPlayer(RunPart):
             self.conversations.tally.add("empty_turns", f"{group.task.task_id}, behind {num_before} tokens")
             self.queue.append(group, trajectory, [], Finish.LENGTH)
             return True
-        found = await self._awaited(
-            group, trajectory, conversation.answerer(), conversation.answer(turn, finish)
-        )
+        num_tokens = len(line.prompt_tokens) + line.num_response_tokens()
+        answer = conversation.answer(turn, finish, num_tokens)
+        found = await self._awaited(group, trajectory, conversation.answerer(), answer)
         if found is None:
             return False
         if isinstance(found, Observed):

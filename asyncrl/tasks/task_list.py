@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title, told_title
@@ -102,17 +102,17 @@ def template_of(recipe: Recipe) -> Callable[[Prompt], Prompt] | None:
     """The template of all prompts; None leaves them as they are. Raises InputError."""
     section = recipe.prompt
     if section is None or section.template is None:
-        return _messages_alone if recipe.renders_history() else None
+        return partial(_messages_alone, why) if (why := recipe.needs_messages()) else None
     examples = [example.model_dump() for example in section.examples]
     return PromptTemplate(section.template, system=section.system, suffix=section.suffix, examples=examples)
 
 
-def _messages_alone(prompt: Prompt) -> Prompt:
+def _messages_alone(why: str, prompt: Prompt) -> Prompt:
     """The prompt as it is. Raises InputError for text."""
     if isinstance(prompt, str):
         raise InputError(
-            f"prompt.history is as_rendered, but the prompt is text, {prompt[:80]!r}, which no chat template "
-            f"renders again. Set prompt.template to chat, or prompt.history to as_sampled."
+            f"{why}, but the prompt is text, {prompt[:80]!r}, which no chat template renders again. Set "
+            f"prompt.template to chat, or remove the key."
         )
     return prompt
 

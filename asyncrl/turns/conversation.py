@@ -20,6 +20,7 @@ from asyncrl.turns.environment import End, Message, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, Episodes, TurnLimit
 from asyncrl.turns.history import Continued, Exchange, RenderedHistory
 from asyncrl.turns.replay import RecordedTurn, bring_back, lost_part, read_turn
+from asyncrl.turns.summaries import KEPT_TURNS, REQUEST, Summaries, is_summary
 from asyncrl.turns.tally import TURNS, Tally, TurnFaults
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault, over_limit
 
@@ -81,6 +82,8 @@ class Conversations:
     """Warns of them."""
     history: RenderedHistory | None = None
     """Renders the context of each turn (prompt.history: as_rendered); None: it is as it was sampled."""
+    summaries: Summaries | None = None
+    """None without turns.summarize."""
 
     def by(self, codec: TextCodec, calls: CallFormat | None) -> "Conversations":
         """The same with other stop strings, and counts of their own."""
@@ -90,6 +93,7 @@ class Conversations:
             codec=codec,
             dialogue=dialogue,
             history=None if self.history is None else RenderedHistory(dialogue),
+            summaries=None if self.summaries is None else replace(self.summaries, dialogue=dialogue),
             calls=calls,
             num_answered=0,
             answer_seconds=0.0,
@@ -143,13 +147,24 @@ class Conversation:
         """Its environment or its tools, in words for people."""
         return "the tools" if self.environment is None else f'the environment "{self.environment.name}"'
 
-    async def answer(self, turn: Sequence[int], finish: Finish) -> Observed | Branched | Ended:
-        """The answer to a turn that ended so. A fault is retried with a new process first."""
+    def most_turn_tokens(self) -> int | None:
+        """Most sampled tokens of the next turn where it is a summary, else None."""
+        summaries = self.run.summaries
+        return summaries.settings.max_tokens if summaries is not None and self._is_asked() else None
+
+    async def answer(
+        self, turn: Sequence[int], finish: Finish, num_tokens: int
+    ) -> Observed | Branched | Ended:
+        """The answer to a turn that ended so, at the end of a context of `num_tokens`. A fault is retried with
+        a new process first."""
         faults = self.run.faults
         for attempt in range(self.run.limits.num_fault_retries + 1):
             self._asked = f"the start of {self.answerer()}"
             try:
-                found = await self._timed_answer(turn, finish)
+                if self._is_asked():
+                    found: Observed | Branched | Ended = self._summed_up(turn)
+                else:
+                    found = await self._timed_answer(turn, finish, num_tokens)
             except TurnLimit as limit:
                 faults.answered(self._asked)
                 return Ended(finish, over_limit(str(limit)))
@@ -171,14 +186,30 @@ class Conversation:
                 return found
         raise AssertionError("unreachable")
 
-    async def _timed_answer(self, turn: Sequence[int], finish: Finish) -> Observed | Branched | Ended:
+    def _is_asked(self) -> bool:
+        """Whether the turn that follows the played ones is a summary."""
+        return bool(self.played) and REQUEST in json.loads(self.played[-1].notes)
+
+    def _turns(self) -> list[Played]:
+        """Those that were played, summaries left out."""
+        return [each for each in self.played if not is_summary(each.notes)]
+
+    def _summed_up(self, summary: Sequence[int]) -> Branched:
+        assert self.run.summaries is not None
+        answered = [Exchange(each.tokens, json.loads(each.notes)["messages"]) for each in self._turns()]
+        context, num_kept = self.run.summaries.context(self.opening, summary, answered)
+        return Branched(Observed([], json.dumps({"messages": [], KEPT_TURNS: num_kept})), context)
+
+    async def _timed_answer(
+        self, turn: Sequence[int], finish: Finish, num_tokens: int
+    ) -> Observed | Branched | Ended:
         calls = self.run.calls.parse(turn) if self.run.calls is not None else []
         if finish is Finish.LENGTH:
             # Cut off by a limit, which is no mistake of the model's.
             calls = [call for call in calls if not call.is_unfinished]
         if not calls and self.environment is None:
             return Ended(finish)
-        is_last = len(self.played) + 1 >= self.run.limits.max_turns
+        is_last = len(self._turns()) + 1 >= self.run.limits.max_turns
         if calls and is_last:
             return Ended(Finish.LENGTH)
         episode = await self._opened()
@@ -197,19 +228,24 @@ class Conversation:
         if isinstance(reply, End):
             return Ended(finish, _verdict(reply))
         if reply is None:
-            return self._observed_results(turn, calls, results, spent)
+            return self._observed_results(turn, calls, results, spent, num_tokens)
         if is_last:
             return Ended(Finish.LENGTH)
         messages = _messages(reply)
         notes = {"seconds": spent, "messages": messages, "reward": _reward(reply)}
         try:
-            return self._answered(turn, messages, notes)
+            return self._answered(turn, messages, notes, num_tokens)
         except (InputError, TypeError, ValueError) as error:
             # A role or a key that the chat template does not know, or what is no JSON.
             raise EnvironmentFault(f"its messages cannot be written: {error}") from error
 
     def _observed_results(
-        self, turn: Sequence[int], calls: Sequence[Call], results: Sequence[CallResult], seconds: float
+        self,
+        turn: Sequence[int],
+        calls: Sequence[Call],
+        results: Sequence[CallResult],
+        seconds: float,
+        num_tokens: int,
     ) -> Observed | Branched:
         assert self.run.calls is not None
         messages = _result_messages(results)
@@ -222,7 +258,7 @@ class Conversation:
             "messages": messages,
         }
         if not self.run.calls.is_inline:
-            return self._answered(turn, messages, notes)
+            return self._answered(turn, messages, notes, num_tokens)
         tokens: list[int] = []
         for result in results:
             before, after = self.run.calls.around(result)
@@ -230,11 +266,16 @@ class Conversation:
         return Observed(tokens, json.dumps(notes))
 
     def _answered(
-        self, turn: Sequence[int], messages: Sequence[Message], notes: Mapping[str, Any]
+        self, turn: Sequence[int], messages: Sequence[Message], notes: Mapping[str, Any], num_tokens: int
     ) -> Observed | Branched:
         """The answer in tokens. Raises InputError where the chat template cannot write it."""
         if self.run.history is None or not self.opening:
-            return Observed(self.run.dialogue.answer(turn, messages), json.dumps(notes))
+            tokens, summaries = self.run.dialogue.answer(turn, messages), self.run.summaries
+            if summaries is not None and self.opening and summaries.are_due(num_tokens + len(tokens)):
+                request = summaries.settings.request
+                tokens = self.run.dialogue.answer(turn, messages, request=request)
+                notes = {**notes, REQUEST: request}
+            return Observed(tokens, json.dumps(notes))
         answered = [Exchange(each.tokens, json.loads(each.notes)["messages"]) for each in self.played]
         found = self.run.history.answer(self.opening, answered, Exchange(turn, messages))
         if isinstance(found, Continued):
@@ -268,7 +309,7 @@ class Conversation:
             self._is_final = lost_part(episode.recoveries, asked) is not None
 
     def _recorded(self) -> list[RecordedTurn]:
-        return [read_turn(self.run.codec.decode(each.tokens), each.notes) for each in self.played]
+        return [read_turn(self.run.codec.decode(each.tokens), each.notes) for each in self._turns()]
 
     async def _close(self) -> None:
         if self._episode is not None:

@@ -49,12 +49,19 @@ class Dialogue:
     def codec(self) -> TextCodec:
         return self._codec
 
-    def answer(self, turn: Sequence[int], messages: Sequence[Message]) -> list[int]:
-        """Tokens that follow a `turn`: its end where it was cut off, `messages`, and the header of the next
-        turn."""
-        parts = self._parts(messages)
+    def answer(self, turn: Sequence[int], messages: Sequence[Message], *, request: str = "") -> list[int]:
+        """Tokens that follow a `turn`: its end where it was cut off, `messages`, a `request` of the user, which
+        is never cut, and the header of the next turn."""
+        # Some templates refuse two messages of the user in a row.
+        is_joined = bool(request and messages and messages[-1].get("role") == "user")
+        asked: list[Message] = [{"role": "user", "content": request}] if request and not is_joined else []
+        parts = self._parts([*messages, *asked])
         tokens: list[int] = []
         contents = self.contents(messages, {part.message for part in parts if part.is_json})
+        if is_joined:
+            contents[-1] += self.plain(f"\n\n{request}")
+        elif request:
+            contents.append(self.plain(request))
         for index, part in enumerate(parts):
             text = part.text
             if index == 0 and turn and turn[-1] in self._codec.stop_token_ids:

@@ -13,6 +13,7 @@ from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.episode import Episodes
 from asyncrl.turns.history import RenderedHistory
+from asyncrl.turns.summaries import Summaries
 from asyncrl.turns.tally import TurnFaults
 from asyncrl.turns.tools.tool import Tool, load_tools
 
@@ -79,4 +80,10 @@ def conversations_of(kit: TurnKit, recipe: Recipe, episodes: Episodes) -> Conver
     dialogue = Dialogue(kit.codec, max_observed_tokens=turns.max_observed_tokens)
     history = RenderedHistory(dialogue) if recipe.renders_history() else None
     faults = TurnFaults(FaultsInARow(turns.max_faults_in_a_row))
-    return Conversations(kit.codec, dialogue, episodes, limits, kit.calls, history=history, faults=faults)
+    summaries = None if turns.summarize is None else Summaries(dialogue, turns.summarize)
+    return Conversations(
+        *(kit.codec, dialogue, episodes, limits, kit.calls),
+        faults=faults,
+        history=history,
+        summaries=summaries,
+    )

@@ -55,13 +55,17 @@ def trainer_memory(
 
 def largest_micro_batch(recipe: Recipe, shape: ModelShape, longest_prompt: int | None = None) -> int:
     """Packed tokens: trainer.tokens_per_micro_batch or one trajectory, whichever is more, but no more than a
-    whole batch has, where each group holds its prompt once. Where the chat template renders histories,
-    branches repeat what was sampled, as it is rewritten."""
+    whole batch has, where each group holds its prompt once. Where the chat template renders histories, or
+    contexts are summed up, branches repeat what was sampled."""
     context = recipe.model.context_tokens or shape.max_positions
-    response = min(recipe.longest_response(), context - 1)
+    has_summaries = recipe.turns.summarize is not None
+    response = recipe.longest_response() if has_summaries else min(recipe.longest_response(), context - 1)
     unknown = min(max(1, context - response), recipe.data.max_prompt_tokens or context)
     prompt = unknown if longest_prompt is None else min(longest_prompt, context - 1)
     rewritten = recipe.rollout.max_new_tokens if recipe.renders_history() else 0
+    if has_summaries:
+        # A context begins with at most half of summarize.at_tokens, and ends after the other half or more.
+        rewritten, context = response, prompt + response
     batch = recipe.groups_per_step() * (prompt + recipe.rollout.samples_per_group * (response + rewritten))
     trajectory = min(context, prompt + response) + rewritten
     return min(batch, max(recipe.trainer.tokens_per_micro_batch, trajectory))

@@ -12,6 +12,7 @@ from asyncrl.records import DropReason, Finish, Observed, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.agents.player import AgentPlayer
+from asyncrl.turns.summaries import is_summary
 
 
 class AgentCalls(TypedDict):
@@ -83,11 +84,14 @@ class Turns(TypedDict):
     tool_seconds_p50: float | None
     tool_seconds_p99: float | None
     max_turns_share: float | None
+    summaries_mean: float | None
+    summary_tokens_mean: float | None
 
 
 def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
     played = [trajectory for group in groups for trajectory, _ in group.graded_samples()]
-    turns = [len(trajectory.turn_lengths()) for trajectory in played]
+    summaries = [_summaries(trajectory) for trajectory in played]
+    turns = [len(t.turn_lengths()) - len(own) for t, own in zip(played, summaries, strict=True)]
     answers = [_answers(trajectory) for trajectory in played]
     notes = [[json.loads(answer.notes or "{}") for answer in each] for each in answers]
     calls = [num_calls(trajectory) for trajectory in played]
@@ -104,6 +108,8 @@ def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
         "tool_seconds_p50": seconds[len(seconds) // 2] if seconds else None,
         "tool_seconds_p99": seconds[int(0.99 * (len(seconds) - 1))] if seconds else None,
         "max_turns_share": _mean([_is_at_limit(trajectory, max_turns) for trajectory in played]),
+        "summaries_mean": _mean([len(own) for own in summaries]),
+        "summary_tokens_mean": _mean([length for own in summaries for length in own]),
     }
 
 
@@ -119,7 +125,18 @@ def _answers(trajectory: Trajectory) -> list[Observed]:
 
 def _is_at_limit(trajectory: Trajectory, max_turns: int) -> bool:
     num_answers = sum(line.num_observations() for line in trajectory.lines())
-    return trajectory.finish is Finish.LENGTH and num_answers + 1 >= max_turns
+    num_turns = num_answers - len(_summaries(trajectory)) + 1
+    return trajectory.finish is Finish.LENGTH and num_turns >= max_turns
+
+
+def _summaries(trajectory: Trajectory) -> list[int]:
+    """Sampled tokens of each summary (turns.summarize)."""
+    return [
+        len(turn)
+        for line in trajectory.lines()
+        for turn, answer in zip(line.turns(), line.answers(), strict=False)
+        if is_summary(answer.notes)
+    ]
 
 
 def _mean(values: Sequence[float]) -> float | None:

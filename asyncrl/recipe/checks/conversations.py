@@ -1,6 +1,7 @@
 """Checks of turns and agents, and of the templates that write what they read."""
 
 from asyncrl.recipe.sections.agent import Agent
+from asyncrl.recipe.sections.model import Model
 from asyncrl.recipe.sections.prompt import Prompt
 from asyncrl.recipe.sections.turns import Turns
 
@@ -56,4 +57,55 @@ def check_history(prompt: Prompt | None, turns: Turns, agent: Agent) -> None:
             f"prompt.history is as_rendered but prompt.template {str(prompt.template)[:80]!r} writes "
             f"text, which the chat template never sees. Set prompt.template to chat, or leave it out "
             f"where rows have chat messages."
+        )
+
+
+def check_summaries(prompt: Prompt | None, turns: Turns, agent: Agent, model: Model) -> None:
+    asked = turns.summarize
+    if asked is None:
+        return
+    if agent.is_on() or not turns.is_on():
+        told = (
+            "an agent sums up its history itself" if agent.is_on() else "with one turn nothing is summed up"
+        )
+        raise ValueError(
+            f"turns.summarize is set but neither turns.environment nor turns.tools is: {told}. Remove "
+            f"turns.summarize."
+        )
+    if prompt is not None and prompt.history == "as_rendered":
+        raise ValueError(
+            "turns.summarize is set but prompt.history is as_rendered: the context behind a summary repeats "
+            "the last turns as they were sampled. Set prompt.history to as_sampled, or remove turns.summarize."
+        )
+    if turns.call_format == "tags":
+        raise ValueError(
+            "turns.summarize is set but turns.call_format is tags, whose results stand in the model's own "
+            "message, where no summary can be asked for. Set turns.call_format to hermes, llama or fenced."
+        )
+    if prompt is not None and prompt.writes_text():
+        raise ValueError(
+            f"turns.summarize is set but prompt.template {str(prompt.template)[:80]!r} writes text, and a "
+            f"summary goes into a chat message. Set prompt.template to chat, or leave it out where rows have "
+            f"chat messages."
+        )
+    if 2 * asked.max_tokens > asked.at_tokens:
+        raise ValueError(
+            f"turns.summarize.max_tokens is {asked.max_tokens} but turns.summarize.at_tokens is "
+            f"{asked.at_tokens}: half of it, {asked.at_tokens // 2}, is for turns behind the summary. Lower "
+            f"turns.summarize.max_tokens, or raise turns.summarize.at_tokens."
+        )
+    if model.context_tokens is None:
+        raise ValueError(
+            "turns.summarize is set but model.context_tokens is not: summaries are for contexts with a limit. "
+            "Set model.context_tokens, such as to twice turns.summarize.at_tokens."
+        )
+    room = model.context_tokens - asked.at_tokens
+    needed = (turns.max_turn_tokens or 1) + turns.max_observed_tokens + asked.max_tokens
+    if needed > room:
+        raise ValueError(
+            f"turns.summarize.at_tokens is {asked.at_tokens} and model.context_tokens {model.context_tokens}: "
+            f"{room} tokens are left for the turn that reaches it (turns.max_turn_tokens), its answer "
+            f"(turns.max_observed_tokens {turns.max_observed_tokens}) and the summary "
+            f"(turns.summarize.max_tokens {asked.max_tokens}), {needed} together. Lower "
+            f"turns.summarize.at_tokens, or raise model.context_tokens."
         )

@@ -3,7 +3,6 @@
 from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.algorithm_terms import PassAtK
 from asyncrl.recipe.sections.data import Data
-from asyncrl.recipe.sections.model import Model
 from asyncrl.recipe.sections.replay import Replay
 from asyncrl.recipe.sections.rollout import Rollout
 from asyncrl.recipe.sections.serving import Serving
@@ -11,9 +10,9 @@ from asyncrl.recipe.sections.trainer import Trainer
 
 
 def check_sizes(
-    rollout: Rollout, model: Model, serving: Serving, algorithm: Algorithm, trainer: Trainer
+    rollout: Rollout, context: int | None, serving: Serving, algorithm: Algorithm, trainer: Trainer
 ) -> None:
-    context = model.context_tokens
+    """`context`: most tokens of one trajectory; None where it may have several contexts."""
     if context is not None and rollout.max_new_tokens >= context:
         raise ValueError(
             f"rollout.max_new_tokens is {rollout.max_new_tokens} but model.context_tokens is {context}: "

@@ -24,6 +24,23 @@ def _from_name(value: Any) -> Any:
 Plugin = Annotated[Named, BeforeValidator(_from_name)]
 
 
+class Summarize(Section):
+    """The model sums up a long context, and goes on from its summary."""
+
+    at_tokens: Positive
+    """Tokens of the context from which a summary is asked for, once a turn is answered."""
+    max_tokens: Positive = 512
+    """Sampled tokens of a summary; rollout.max_new_tokens counts them, too."""
+    keep_turns: Count = 2
+    """Last turns, with their answers, that the next context repeats behind the summary: fewer where they would
+    fill more than half of at_tokens with it."""
+    request: str = (
+        "Your context is nearly full. Sum up what you need to go on: what was asked, what you have found, "
+        "what is left to do. Only this summary and the last turns stay."
+    )
+    """What the model is asked, as a message of the user."""
+
+
 class Turns(Section):
     """Environments and tools that answer what the model writes, within one trajectory."""
 
@@ -49,6 +66,8 @@ class Turns(Section):
     tokens of the whole trajectory."""
     max_observed_tokens: Positive = 512
     """Tokens of one observation. A longer one keeps its head and tail and says that it was cut."""
+    summarize: Summarize | None = None
+    """When the model sums up its context. Default: never; a context that is full ends the trajectory."""
     timeout_seconds: Annotated[PositiveFloat, CHANGEABLE] = 10.0
     """Time of an environment or tool for one turn."""
     memory_mib: Annotated[Positive, CHANGEABLE] = 1024

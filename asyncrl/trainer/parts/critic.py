@@ -25,6 +25,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.inputs import bounded_ratio
 from asyncrl.algorithms.values import (
+    chained,
     clipped_value_loss,
     continued,
     end_rewards,
@@ -341,15 +342,22 @@ class Critic(StepPart):
             targets, advantages = v_trace(
                 rewards, values, ratios, ids, gamma=gamma, gae_lambda=own_lambda, cap=cap
             )
-            return advantages, targets
+            return self._in_branches(micro, advantages, own_lambda), targets
         of_policy: float | Tensor = gae.gae_lambda
         if gae.length_alpha is not None:
             of_policy = length_adaptive_lambda(micro.sequence_ids, gae.length_alpha)
         advantages = generalised_advantages(rewards, values, ids, gamma=gamma, gae_lambda=of_policy)
         if gae.length_alpha is None and own_lambda == gae.gae_lambda:
-            return advantages, advantages + values
+            return self._in_branches(micro, advantages, of_policy), advantages + values
         of_critic = generalised_advantages(rewards, values, ids, gamma=gamma, gae_lambda=own_lambda)
-        return advantages, of_critic + values
+        return self._in_branches(micro, advantages, of_policy), of_critic + values
+
+    def _in_branches(self, micro: MicroBatch, advantages: Tensor, gae_lambda: float | Tensor) -> Tensor:
+        """[T] the policy's advantages, from those of each branch by itself."""
+        gae = chosen(self._algorithm.advantage, Gae)
+        if gae.branches == "outcome":
+            return advantages
+        return chained(advantages, micro.line_ids, micro.sequence_ids, gamma=gae.gamma, gae_lambda=gae_lambda)
 
     def current_advantages(
         self,

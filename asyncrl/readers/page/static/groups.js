@@ -241,7 +241,7 @@ function responseText(trajectory) {
   if (trajectory.compacted) text.append("compacted: the tokens of this step are no longer kept (replay.keep_steps)");
   else if (!trajectory.has_text) text.append(fetchButton(trajectory));
   else if (trajectory.num_tokens === 0) text.append("no token yet");
-  else if (!text.hasChildNodes() && trajectory.observations.at(-1)?.num_tokens === 0) text.append("the next turn begins a branch, whose context the chat template rewrote");
+  else if (!text.hasChildNodes() && trajectory.observations.at(-1)?.num_tokens === 0) text.append("the next turn begins a branch, which has a context of its own");
   else if (!text.hasChildNodes()) text.append(trajectory.finish === null ? "no token of the next turn yet" : "no token: what was observed left no room for another turn");
   return all;
 }
