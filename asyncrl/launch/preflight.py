@@ -273,7 +273,7 @@ def check_machine(
     bounds what a batch can hold, and the longest held-out prompt with its response what a server must hold.
     The memory of other nodes is not known."""
     if longest_prompt is not None:
-        _check_summaries(recipe, longest_prompt)
+        check_summaries(recipe, longest_prompt)
     if recipe.cluster.backend == "local" or recipe.serving.max_total_tokens is not None:
         _check_cache(recipe, shape, longest_prompt, longest_evaluated, has_gpu=gpus.uses_gpus)
     if gpus.uses_gpus:
@@ -308,7 +308,7 @@ def check_machine(
         _check_reachable(recipe.teacher.url, "teacher.url is")
 
 
-def _check_summaries(recipe: Recipe, longest_prompt: int) -> None:
+def check_summaries(recipe: Recipe, longest_prompt: int) -> None:
     """Raises InputError where no turn fits between a prompt with a summary and the next summary."""
     asked = recipe.turns.summarize
     if asked is not None and longest_prompt + asked.max_tokens >= asked.at_tokens:

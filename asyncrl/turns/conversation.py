@@ -155,8 +155,8 @@ class Conversation:
     async def answer(
         self, turn: Sequence[int], finish: Finish, num_tokens: int
     ) -> Observed | Branched | Ended:
-        """The answer to a turn that ended so, at the end of a context of `num_tokens`. A fault is retried with
-        a new process first."""
+        """The answer to a turn that ended so, the last of `num_tokens` in its context. A fault is retried
+        with a new process first."""
         faults = self.run.faults
         for attempt in range(self.run.limits.num_fault_retries + 1):
             self._asked = f"the start of {self.answerer()}"

@@ -50,8 +50,8 @@ class Dialogue:
         return self._codec
 
     def answer(self, turn: Sequence[int], messages: Sequence[Message], *, request: str = "") -> list[int]:
-        """Tokens that follow a `turn`: its end where it was cut off, `messages`, a `request` of the user, which
-        is never cut, and the header of the next turn."""
+        """Tokens that follow a `turn`: its end where it was cut off, `messages`, a `request` of the user,
+        which is never cut, and the header of the next turn."""
         # Some templates refuse two messages of the user in a row.
         is_joined = bool(request and messages and messages[-1].get("role") == "user")
         asked: list[Message] = [{"role": "user", "content": request}] if request and not is_joined else []

@@ -61,15 +61,19 @@ def read_kit(
 def _checked(kit: TurnKit, recipe: Recipe) -> TurnKit:
     """The kit, after a made answer of each kind. Raises InputError where the model folder cannot write it."""
     dialogue = Dialogue(kit.codec, max_observed_tokens=recipe.turns.max_observed_tokens)
+    summarize = recipe.turns.summarize
+    request = "" if summarize is None else summarize.request
+    if summarize is not None:
+        Summaries(dialogue, summarize).context([{"role": "user", "content": "0"}], [], [])
     if recipe.turns.environment is not None:
-        dialogue.answer([], [{"role": "user", "content": "0"}])
+        dialogue.answer([], [{"role": "user", "content": "0"}], request=request)
     for tool in kit.tools:
         assert kit.calls is not None
         if kit.calls.is_inline:
             before, after = kit.calls.around(CallResult(tool.name, "0"))
             dialogue.inline(before, "0", after)
         else:
-            dialogue.answer([], [{"role": "tool", "name": tool.name, "content": "0"}])
+            dialogue.answer([], [{"role": "tool", "name": tool.name, "content": "0"}], request=request)
     return kit
 
 

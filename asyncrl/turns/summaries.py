@@ -62,8 +62,8 @@ class Summaries:
         return self.dialogue.codec.decode(summary).rpartition("</think>")[2].strip()
 
     def _opened(self, opening: Sequence[Message], summary: str) -> list[int]:
-        """Tokens of the prompt with a summary at the end of the user's last message: none of the summary is an
-        added token, whatever it says."""
+        """Tokens of the prompt with a summary at the end of the user's last message. No text in the summary
+        becomes an added token."""
         # No model can write it.
         mark = f"SUMMARY-{secrets.token_hex(8)}"
         messages = [dict(message) for message in opening]

@@ -43,3 +43,25 @@ def test_a_sequence_without_a_token_that_counts_is_in_no_sequence_mean():
     inputs = make_inputs(current=[-1.0] * 3, mask=[False, True, True], sequence_ids=[0, 1, 1])
     parts = make_loss(Algorithm(reduction="sequence_mean"), max_new_tokens=16)(inputs)
     assert (parts.total.item(), parts.denominator.item()) == (-1.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("reduction", "prompts", "share"),
+    [
+        # By tokens: 10 of 12.
+        ("token_mean", None, 10 / 12),
+        ("dr_grpo_constant", None, 10 / 12),
+        # By trajectories.
+        ("sequence_mean", None, 1 / 2),
+        # By tokens within one prompt, alike where they answer two.
+        ("prompt_mean", [12] * 12, 10 / 12),
+        ("prompt_mean", [10] * 10 + [2] * 2, 1 / 2),
+    ],
+)
+def test_the_weight_of_a_trajectory_with_five_contexts_beside_one_with_one(
+    reduction: str, prompts: list[int] | None, share: float
+):
+    # Two sampled tokens per context; the contexts of a trajectory are one sequence, as they are packed.
+    inputs = make_inputs(current=[-1.0] * 12, sequence_ids=[0] * 10 + [1] * 2, prompt_lengths=prompts)
+    slopes = gradient(make_loss(Algorithm(reduction=reduction), max_new_tokens=16)(inputs).total, inputs)
+    assert sum(slopes[:10]) / sum(slopes) == pytest.approx(share)

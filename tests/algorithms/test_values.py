@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.values import (
+    chained,
     clipped_value_loss,
     continued,
     end_rewards,
@@ -162,3 +163,21 @@ def test_without_a_clip_the_value_loss_is_half_the_squared_error():
     assert losses.tolist() == pytest.approx([0.18, 2.0])
     (gradient,) = torch.autograd.grad(losses.sum(), values)
     assert gradient.tolist() == pytest.approx([-0.6, 2.0])
+
+
+def test_a_chain_discounts_a_branch_by_the_sampled_tokens_of_later_ones():
+    # Trajectory 0 has branches of 1, 2 and 1 tokens, of which 3, 1 and 0 follow; trajectory 1 has one.
+    lines, sequences = torch.tensor([0, 1, 1, 2, 3]), torch.tensor([0, 0, 0, 0, 1])
+    found = chained(torch.tensor([1.0, 2.0, -2.0, 1.0, 1.0]), lines, sequences, gamma=0.8, gae_lambda=0.625)
+    assert found.tolist() == [0.125, 1.0, -1.0, 1.0, 1.0]
+    # lambda 1 and gamma 1: what the outcome gives.
+    ones = torch.ones(5)
+    assert chained(ones, lines, sequences, gamma=1.0, gae_lambda=1.0).tolist() == ones.tolist()
+    lambdas = torch.tensor([0.5, 0.5, 0.5, 0.5, 0.25])
+    assert chained(ones, lines, sequences, gamma=1.0, gae_lambda=lambdas).tolist() == [
+        0.125,
+        0.5,
+        0.5,
+        1.0,
+        1.0,
+    ]

@@ -37,6 +37,14 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
     assert grpo.trajectories_per_group() == 8
 
 
+def summarized(
+    *, turns: dict[str, Any] | None = None, at_tokens: int = 1024, max_tokens: int = 256, **sections: Any
+) -> dict[str, Any]:
+    asked = {"at_tokens": at_tokens, "max_tokens": max_tokens}
+    base = {"turns": {**(turns or {"tools": ["calculator"]}), "summarize": asked}}
+    return {"model": {"path": "m", "context_tokens": 4096}, **base, **sections}
+
+
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
@@ -77,6 +85,23 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
                 "turns": {"tools": ["calculator"]},
             },
             "writes text, which the chat template never sees. Set prompt.template to chat",
+        ),
+        (summarized(turns={"max_turns": 8}), "one turn is never summed up"),
+        (
+            summarized(turns={"max_turns": 8}, agent={"command": ["true"]}),
+            "an agent sums up its own history",
+        ),
+        (summarized(prompt={"history": "as_rendered"}), "repeats the last turns as they were sampled"),
+        (summarized(prompt={"template": "r1"}), "a summary goes into a chat message"),
+        (
+            summarized(turns={"tools": ["calculator"], "call_format": "tags"}),
+            "where no summary can be asked for",
+        ),
+        (summarized(model={"path": "m"}), "turns.summarize is set but model.context_tokens is not"),
+        (summarized(max_tokens=600), "half of it, 512, is for turns behind the summary"),
+        (
+            summarized(at_tokens=4000),
+            "96 tokens are left for the turn that reaches it",
         ),
         ({"prompt": {"suffix": "Think."}}, "Set prompt.template, such as chat, or remove prompt.suffix"),
         ({"serving": {"max_running_requests": 4}}, "Raise serving.max_running_requests to at least 8"),

@@ -19,6 +19,7 @@ from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
+from asyncrl.recipe.sections.turns import Summarize
 from asyncrl.records import (
     DropReason,
     EnvironmentSpec,
@@ -39,6 +40,7 @@ from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation
 from asyncrl.turns.history import RenderedHistory
+from asyncrl.turns.summaries import Summaries
 
 ASKED = {"role": "user", "content": "Guess."}
 END = "<|im_end|>"
@@ -100,8 +102,9 @@ async def run_of(
     context_tokens: int = 2000,
     samples: int = 2,
     max_turns: int = 8,
+    summarize: Summarize | None = None,
 ) -> AsyncIterator[Run]:
-    """The model's turn is `said` of its number in the conversation."""
+    """The model's turn is `said` of its number in the context."""
     codec = make_codec(folder / "codec", family)
 
     def answers(prefix: list[int]) -> list[int]:
@@ -120,6 +123,7 @@ async def run_of(
             *(codec, dialogue, episodes or FakeEpisodes(three_turns), TurnLimits(max_turns, 60.0, 1)),
             clock=lambda: 0.0,
             history=RenderedHistory(dialogue) if is_rendered else None,
+            summaries=None if summarize is None else Summaries(dialogue, summarize),
         )
         shaping = Shaping(Algorithm(), run.generator.limits)
         player = TurnPlayer(queue, run.generator, conversations, shaping, run.generator.waits)

@@ -65,9 +65,7 @@ def check_summaries(prompt: Prompt | None, turns: Turns, agent: Agent, model: Mo
     if asked is None:
         return
     if agent.is_on() or not turns.is_on():
-        told = (
-            "an agent sums up its history itself" if agent.is_on() else "with one turn nothing is summed up"
-        )
+        told = "an agent sums up its own history" if agent.is_on() else "one turn is never summed up"
         raise ValueError(
             f"turns.summarize is set but neither turns.environment nor turns.tools is: {told}. Remove "
             f"turns.summarize."
@@ -75,7 +73,8 @@ def check_summaries(prompt: Prompt | None, turns: Turns, agent: Agent, model: Mo
     if prompt is not None and prompt.history == "as_rendered":
         raise ValueError(
             "turns.summarize is set but prompt.history is as_rendered: the context behind a summary repeats "
-            "the last turns as they were sampled. Set prompt.history to as_sampled, or remove turns.summarize."
+            "the last turns as they were sampled. Set prompt.history to as_sampled, or remove "
+            "turns.summarize."
         )
     if turns.call_format == "tags":
         raise ValueError(
@@ -96,16 +95,17 @@ def check_summaries(prompt: Prompt | None, turns: Turns, agent: Agent, model: Mo
         )
     if model.context_tokens is None:
         raise ValueError(
-            "turns.summarize is set but model.context_tokens is not: summaries are for contexts with a limit. "
-            "Set model.context_tokens, such as to twice turns.summarize.at_tokens."
+            "turns.summarize is set but model.context_tokens is not: summaries are for contexts with a "
+            "limit. Set model.context_tokens, such as to twice turns.summarize.at_tokens."
         )
     room = model.context_tokens - asked.at_tokens
     needed = (turns.max_turn_tokens or 1) + turns.max_observed_tokens + asked.max_tokens
     if needed > room:
         raise ValueError(
-            f"turns.summarize.at_tokens is {asked.at_tokens} and model.context_tokens {model.context_tokens}: "
-            f"{room} tokens are left for the turn that reaches it (turns.max_turn_tokens), its answer "
-            f"(turns.max_observed_tokens {turns.max_observed_tokens}) and the summary "
-            f"(turns.summarize.max_tokens {asked.max_tokens}), {needed} together. Lower "
+            f"turns.summarize.at_tokens is {asked.at_tokens} and model.context_tokens "
+            f"{model.context_tokens}: {room} tokens are left for the turn that reaches it "
+            f"(turns.max_turn_tokens), its answer (turns.max_observed_tokens "
+            f"{turns.max_observed_tokens}) and the summary (turns.summarize.max_tokens "
+            f"{asked.max_tokens}), {needed} together. Lower "
             f"turns.summarize.at_tokens, or raise model.context_tokens."
         )

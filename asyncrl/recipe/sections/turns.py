@@ -32,8 +32,8 @@ class Summarize(Section):
     max_tokens: Positive = 512
     """Sampled tokens of a summary; rollout.max_new_tokens counts them, too."""
     keep_turns: Count = 2
-    """Last turns, with their answers, that the next context repeats behind the summary: fewer where they would
-    fill more than half of at_tokens with it."""
+    """Last turns, with their answers, that the next context repeats behind the summary: fewer where prompt,
+    summary and turns would fill more than half of at_tokens."""
     request: str = (
         "Your context is nearly full. Sum up what you need to go on: what was asked, what you have found, "
         "what is left to do. Only this summary and the last turns stay."

@@ -62,7 +62,20 @@ def test_turns_calls_and_observations_are_counted_per_trajectory() -> None:
         "tool_seconds_p99": 0.3,
         # the last one alone was cut off in its third turn
         "max_turns_share": pytest.approx(0.25),
+        "summaries_mean": 0.0,
+        "summary_tokens_mean": None,
     }
+
+
+def test_a_summary_is_counted_by_itself_and_not_as_a_turn() -> None:
+    asks = told("again", tokens=[40], seconds=0.0)
+    cut = Observed([], '{"messages": [], "kept_turns": 1}')
+    trajectory = played("a", turn(1), asks, turn(2, 3), cut, finish=Finish.LENGTH)
+    trajectory.branches = [Trajectory("a.1", (1, 2), [turn(4)])]
+    found = turn_metrics([group_of(trajectory)], max_turns=3)
+    assert (found["turns_mean"], found["summaries_mean"], found["summary_tokens_mean"]) == (2, 1, 2)
+    assert found["max_turns_share"] == 0.0
+    assert turn_metrics([group_of(trajectory)], max_turns=2)["max_turns_share"] == 1.0
 
 
 def test_without_calls_there_is_no_share_of_errors_and_without_verdicts_no_mean() -> None:

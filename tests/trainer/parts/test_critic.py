@@ -166,6 +166,32 @@ def test_the_critic_has_a_lambda_of_its_own_and_the_policy_one_per_length(folder
     assert torch.equal(targets, wanted)
 
 
+def test_a_chain_of_branches_changes_the_policys_advantages_and_no_target(folder: Path):
+    batch = random_batch(1)
+    names = ["a", "a.1", "a.2", *(f"b{i}" for i in range(len(batch.sequences) - 3))]
+    batch = dataclasses.replace(
+        batch,
+        sequences=[
+            dataclasses.replace(sequence, sequence_id=name)
+            for sequence, name in zip(batch.sequences, names, strict=True)
+        ],
+    )
+    found = {}
+    for branches in ("outcome", "chain"):
+        learner = critic_learner(folder, algorithm=gae(is_whitened=False, branches=branches))
+        (micro,) = micro_batches(learner, batch)
+        found[branches] = learner.part(Critic)._estimates(micro, torch.zeros(len(micro.targets)))
+    (local, targets), (chain, same) = found["outcome"], found["chain"]
+    assert torch.equal(targets, same)
+    sizes = dict(zip(names, (s.num_sampled() for s in batch.sequences), strict=True))
+    later = {"a": sizes["a.1"] + sizes["a.2"], "a.1": sizes["a.2"]}
+    for place, name in enumerate(micro.lines):
+        is_own = micro.line_ids == place
+        wanted = local[is_own] * (0.98 * 0.9) ** later.get(name, 0)
+        assert torch.allclose(chain[is_own], wanted, rtol=1e-6)
+    assert not torch.equal(local, chain)
+
+
 def test_rewards_inside_a_response_are_taken_at_their_tokens_and_observed_tokens_take_no_time(folder: Path):
     learner = critic_learner(folder, algorithm=gae(is_whitened=False))
     with torch.no_grad():
