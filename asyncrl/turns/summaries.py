@@ -67,12 +67,11 @@ class Summaries:
         # No model can write it.
         mark = f"SUMMARY-{secrets.token_hex(8)}"
         messages = [dict(message) for message in opening]
-        told = f"{INTRODUCTION}\n{mark}"
         asked = [message for message in messages if message.get("role") == "user"]
         if asked and isinstance(asked[-1].get("content"), str):
-            asked[-1]["content"] += f"\n\n{told}"
+            asked[-1]["content"] += mark
         else:
-            messages.append({"role": "user", "content": told})
+            messages.append({"role": "user", "content": mark})
         codec = self.dialogue.codec
         text, adds_special_tokens = codec.prompt_text(messages)
         before, found, behind = text.partition(mark)
@@ -83,6 +82,6 @@ class Summaries:
             )
         return [
             *codec.encode(before, add_special_tokens=adds_special_tokens),
-            *self.dialogue.plain(summary),
+            *self.dialogue.plain(f"\n\n{INTRODUCTION}\n{summary}"),
             *codec.encode_inside(behind),
         ]

@@ -53,3 +53,39 @@ def test_a_run_that_is_killed_between_turns_continues_each_conversation(tmp_path
     command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(run.run_folder), "5"]
     again = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert "step 5 is identical to the last digit" in again.stdout, again.stdout + again.stderr
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_between_summaries_trains_them_and_is_reproduced(tmp_path: Path) -> None:
+    asked = {"at_tokens": 8, "max_tokens": 3, "keep_turns": 1, "request": "0"}
+    turns = {"max_turn_tokens": 4, "max_observed_tokens": 4, "summarize": asked}
+    run = WholeRun(
+        tmp_path,
+        prompt={"template": "chat"},
+        turns={"environment": "./turns_game.py:Game", **turns},
+        rollout={"groups_per_batch": 4, "samples_per_group": 4, "max_new_tokens": 24, "max_staleness": 1},
+        trainer={"num_steps": NUM_STEPS, "learning_rate": 1e-3, "checkpoint_every_steps": 2},
+    )
+    (tmp_path / "turns_game.py").write_text((Path(__file__).parent / "turns_game.py").read_text())
+    (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATE)
+    run.start().wait_for_step(3)
+    run.kill()
+    assert run.finish() == -9
+    assert run.start().finish() == 0, run.output()
+    assert len({row["step"] for row in run.steps()}) == NUM_STEPS
+    check_books(run)
+    ended = run.query(
+        "SELECT outcome, detail FROM trajectories JOIN groups USING (group_id) "
+        "WHERE state = 'trained' AND branch_of IS NULL"
+    )
+    assert len(ended) == NUM_STEPS * 16
+    assert {(outcome in ("correct", "wrong"), detail) for outcome, detail in ended} == {
+        (True, "three turns are over")
+    }
+    ((num_asked,),) = run.query("SELECT count(*) FROM observations WHERE notes LIKE '%summary_request%'")
+    ((num_branches,),) = run.query("SELECT count(*) FROM trajectories WHERE branch_of IS NOT NULL")
+    assert num_asked >= num_branches > NUM_STEPS * 16
+    assert run.steps()[-1]["summaries_mean"] > 1 and run.steps()[-1]["summary_tokens_mean"] <= 3
+    command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(run.run_folder), "5"]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert "step 5 is identical to the last digit" in again.stdout, again.stdout + again.stderr

@@ -61,36 +61,36 @@ def lose(conversation: Any) -> None:
 async def test_a_process_that_is_lost_between_two_turns_costs_nothing_but_a_retry(pool: EpisodePool) -> None:
     async with opened(pool, "Counts") as conversation:
         for _ in range(2):
-            found = await conversation.answer([1], Finish.STOP)
+            found = await conversation.answer([1], Finish.STOP, 0)
             assert isinstance(found, Observed) and found.tokens == OBSERVED
             lose(conversation)
-        end = await conversation.answer([1], Finish.STOP)
+        end = await conversation.answer([1], Finish.STOP, 0)
         assert isinstance(end, Ended) and end.verdict.outcome is Outcome.CORRECT
         assert conversation.run.tally.counts["environment_faults"] == 2
 
 
 async def test_a_restart_plays_what_the_journal_has(pool: EpisodePool) -> None:
     async with opened(pool, "Counts") as conversation:
-        await conversation.answer([1], Finish.STOP)
-        await conversation.answer([2], Finish.STOP)
+        await conversation.answer([1], Finish.STOP, 0)
+        await conversation.answer([2], Finish.STOP, 0)
         played = list(conversation.played)
     async with opened(pool, "Counts", played) as conversation:
-        end = await conversation.answer([3], Finish.STOP)
+        end = await conversation.answer([3], Finish.STOP, 0)
         assert isinstance(end, Ended) and end.verdict.outcome is Outcome.CORRECT
 
 
 async def test_a_process_that_cannot_be_played_again_is_a_fault_once_it_is_lost(pool: EpisodePool) -> None:
     async with opened(pool, "Neither") as conversation:
-        await conversation.answer([1], Finish.STOP)
+        await conversation.answer([1], Finish.STOP, 0)
         lose(conversation)
-        end = await conversation.answer([1], Finish.STOP)
+        end = await conversation.answer([1], Finish.STOP, 0)
         # It was given a turn: no other process can continue it, so none is started.
         assert end.verdict.outcome is Outcome.FAULT and "SIGKILL" in end.verdict.detail
 
 
 async def test_a_bug_is_a_fault_with_its_traceback_after_a_retry(pool: EpisodePool) -> None:
     async with opened(pool, "Counts") as conversation:
-        end = await conversation.answer([9], Finish.STOP)
+        end = await conversation.answer([9], Finish.STOP, 0)
         assert end.verdict.outcome is Outcome.FAULT and "step raised KeyError" in end.verdict.detail
         assert "game.py" in end.verdict.trace and conversation.run.tally.counts["environment_faults"] == 2
 
@@ -114,11 +114,11 @@ async def test_tools_are_played_again_from_where_they_lost_their_state_and_state
         async with run.open(None, {}) as conversation:
             said = []
             for number in (5, 6, 5, 7, 5):
-                found = await conversation.answer([number], Finish.STOP)
+                found = await conversation.answer([number], Finish.STOP, 0)
                 assert isinstance(found, Observed)
                 said.append(json.loads(found.notes))
             lose(conversation)
-            found = await conversation.answer([5], Finish.STOP)
+            found = await conversation.answer([5], Finish.STOP, 0)
             contents = [notes["messages"][0]["content"] for notes in [*said, json.loads(found.notes)]]
             assert contents[0::2] == ["1", "1", "2"] and contents[5] == "3"
             assert "lost their state" in contents[1]
@@ -134,7 +134,7 @@ async def test_a_call_of_a_tool_that_the_recipe_lacks_is_counted_with_its_name()
     episodes = FakeEpisodes(lambda turn, text: End())
     run = dataclasses.replace(conversations(episodes), calls=CallsByNumber())
     async with run.open(None, {}) as conversation:
-        await conversation.answer([5], Finish.STOP)
+        await conversation.answer([5], Finish.STOP, 0)
     row = run.tally.row()
     assert row["unknown_tool_calls"] == 1 and "(the first: 'count', of tool)" in row["causes"]
 
@@ -144,4 +144,4 @@ async def test_each_conversation_gives_its_place_back(tmp_path: Path) -> None:
     async with EpisodePool(folder=tmp_path, timeout_seconds=60.0, max_processes=1) as pool:
         for text in (1, 9, 1):
             async with opened(pool, "Counts") as conversation:
-                await conversation.answer([text], Finish.STOP)
+                await conversation.answer([text], Finish.STOP, 0)
