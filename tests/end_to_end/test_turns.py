@@ -61,6 +61,7 @@ def test_a_run_that_is_killed_between_summaries_trains_them_and_is_reproduced(tm
     turns = {"max_turn_tokens": 4, "max_observed_tokens": 4, "summarize": asked}
     run = WholeRun(
         tmp_path,
+        model={"path": str(tmp_path / "model"), "context_tokens": 112},
         prompt={"template": "chat"},
         turns={"environment": "./turns_game.py:Game", **turns},
         rollout={"groups_per_batch": 4, "samples_per_group": 4, "max_new_tokens": 24, "max_staleness": 1},
