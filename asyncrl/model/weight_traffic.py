@@ -1,5 +1,5 @@
 """The bytes of a new version that servers read from a disk (serving.weight_transport disk), and of
-the versions that trainer and servers keep for deltas (serving.weight_encoding)."""
+the versions that trainer and servers keep in memory (serving.weight_encoding, placement.colocated)."""
 
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.shape import ModelShape
@@ -15,10 +15,15 @@ MANY_BYTES = 100e9
 
 
 def kept_version_bytes(recipe: Recipe, shape: ModelShape) -> int:
-    """Memory in which the trainer's ranks together keep the last version, to compare the next one with."""
-    dtype = find_dtype(recipe, shape).name
-    is_kept = recipe.serving.sends_deltas(dtype, shared_disk=recipe.cluster.shared_disk)
+    """Memory in which the trainer's ranks together keep the last version: to compare the next one with, or
+    for colocated servers to read."""
+    is_kept = _sends_deltas(recipe, shape) or recipe.placement.colocated
     return _version_bytes(recipe, shape) if is_kept else 0
+
+
+def _sends_deltas(recipe: Recipe, shape: ModelShape) -> bool:
+    dtype = find_dtype(recipe, shape).name
+    return recipe.serving.sends_deltas(dtype, shared_disk=recipe.cluster.shared_disk)
 
 
 def version_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
@@ -27,6 +32,8 @@ def version_lines(recipe: Recipe, shape: ModelShape) -> list[str]:
     kept = kept_version_bytes(recipe, shape)
     if not kept:
         return [whole]
+    if not _sends_deltas(recipe, shape):
+        return [f"{whole}, which servers read from the CPU's memory (placement.colocated)"]
     delta = SMALL_SHARE * CHANGED_WORD_BYTES * num_parameters(shape)
     return [
         f"{whole}, or {delta / 1e9:,.2f} GB where {SMALL_SHARE:.0%} of the words change "
@@ -55,7 +62,7 @@ def disk_notes(recipe: Recipe, shape: ModelShape) -> list[str]:
         return []
     return [
         f"{num_servers} servers read {bytes_each / 1e9:,.1f} GB each, {num_bytes / 1e9:,.0f} GB in all, for "
-        f"every version{' that is sent whole' if kept_version_bytes(recipe, shape) else ''} "
+        f"every version{' that is sent whole' if _sends_deltas(recipe, shape) else ''} "
         f"(serving.weight_transport disk). Set serving.weight_transport to distributed: the "
         f"trainer then sends them from memory to all servers at once."
     ]

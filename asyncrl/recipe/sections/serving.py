@@ -64,7 +64,8 @@ class Serving(Section):
     Default: only request_timeout_seconds applies."""
     weight_transport: Literal["disk", "distributed"] = "disk"
     """How new weights reach running servers. Servers that join later always read the folder.
-    disk: a folder that trainer and servers see at the same path.
+    disk: a folder that trainer and servers see at the same path; with placement.colocated it is in the
+    trainer's memory until it is on the disk.
     distributed: a torch.distributed broadcast (NCCL on GPUs, gloo on CPUs) from the model's memory to all
     servers at once; the folder is written in the background."""
     weight_encoding: Literal["auto", "full", "delta"] = "auto"

@@ -81,23 +81,39 @@ class PublicationFolders:
             self._complete(publication, part)
         return publication
 
-    def begin(self, publication: Publication, host: HostWeights, *, splits: bool = False) -> None:
+    def complete(self, publication: Publication, host: HostWeights) -> None:
+        """Gives a part that has the files of `host` its index, its name and its manifest."""
+        part, places = part_of(publication.folder), host.places()
+        if len(set(places.values())) > 1:
+            write_index(part, places, num_bytes=host.num_bytes())
+        self._complete(publication, part)
+
+    def begin(
+        self,
+        publication: Publication,
+        host: HostWeights,
+        *,
+        splits: bool = False,
+        is_complete: bool = False,
+    ) -> None:
         """Writes the folder from `host`, which must not change until `wait`, in the background. The first
-        rank has made its part. `splits`: the tensors that steps change also get a folder of their own."""
+        rank has made its part. `splits`: the tensors that steps change also get a folder of their own.
+        `is_complete`: the folder is there, and each file takes the place of another one."""
         target, names = publication.folder, file_names(len(host.plan))
         part, beside = part_of(target), target.with_name(target.name + CHANGED)
         changed = {name for name, bucket in zip(names, host.plan, strict=True) if not bucket.is_fixed}
 
         def complete() -> None:
-            places = host.places()
-            if len(set(places.values())) > 1:
-                write_index(part, places, num_bytes=host.num_bytes())
+            if is_complete:
+                for written in part.iterdir():
+                    os.replace(written, target / written.name)
+                return part.rmdir()
             if splits:
                 split = self.fresh_part(beside)
                 for file in changed:
                     link(part / file, split / file)
                 self._complete_beside(split, beside)
-            self._complete(publication, part)
+            self.complete(publication, host)
 
         files = host.files()
         if self._previous is not None and self._previous.is_dir():

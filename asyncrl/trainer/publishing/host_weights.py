@@ -1,7 +1,9 @@
 """A version's tensors in the CPU's memory, in the buckets that are sent and written.
 
-Every rank plans the same buckets and holds its own. They are pinned where there is a GPU.
+Every rank plans the same buckets and holds its own.
 """
+
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -20,10 +22,14 @@ BUCKET_BYTES = {"cuda": 2**30, "cpu": 2**26}
 class HostWeights:
     """Kept for the whole run."""
 
-    def __init__(self, *, bucket_bytes: int | None) -> None:
+    def __init__(
+        self, *, bucket_bytes: int | None, allocate: Callable[[Bucket], Tensor] | None = None
+    ) -> None:
+        """`allocate`: the bytes of an own bucket, undefined. Default: pinned memory where there is a GPU."""
         self._bucket_bytes = bucket_bytes or BUCKET_BYTES[find_device().type]
         self.plan: list[Bucket] = []
         """The same on every rank; a bucket's number is its place."""
+        self._allocate = allocate or _pinned
         self._copies: dict[int, Tensor] = {}
         """Number of an own bucket -> its bytes."""
 
@@ -39,9 +45,7 @@ class HostWeights:
     def copy(self, number: int) -> Tensor:
         """The bytes of an own bucket, undefined until they are written."""
         if number not in self._copies:
-            self._copies[number] = torch.empty(
-                self.plan[number].num_bytes, dtype=torch.uint8, pin_memory=find_device().type != "cpu"
-            )
+            self._copies[number] = self._allocate(self.plan[number])
         return self._copies[number]
 
     def files(self) -> dict[str, dict[str, Tensor]]:
@@ -57,3 +61,7 @@ class HostWeights:
     def num_bytes(self) -> int:
         """Total over all ranks."""
         return sum(bucket.num_bytes for bucket in self.plan)
+
+
+def _pinned(bucket: Bucket) -> Tensor:
+    return torch.empty(bucket.num_bytes, dtype=torch.uint8, pin_memory=find_device().type != "cpu")

@@ -1,4 +1,4 @@
-"""The way of a recipe's versions to its servers: a whole folder, deltas, or a broadcast from memory."""
+"""The way of a recipe's versions to its servers: a folder, on disk or in memory, deltas, or a broadcast."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +11,7 @@ from asyncrl.serving.publication import Load, find_load
 from asyncrl.system.places import PUBLICATIONS
 from asyncrl.trainer.publishing.deltas import DeltaFolders, LoadDeltas
 from asyncrl.trainer.publishing.folders import PublicationFolders
+from asyncrl.trainer.publishing.memory_folders import MemoryFolders
 from asyncrl.trainer.publishing.publish import Encoding, Publisher
 from asyncrl.wire.access import own_token, read_keys
 
@@ -29,6 +30,8 @@ def make_publisher(
 
     def encoded(folders: PublicationFolders, load: Load) -> tuple[Encoding, Load]:
         if not serving.sends_deltas(find_dtype(recipe, read_shape(base)).name, shared_disk=has_disk):
+            if recipe.placement.colocated:
+                return MemoryFolders(folders, bucket_bytes=serving.weight_bucket_bytes), load
             return folders, load
         deltas = DeltaFolders(
             folders,

@@ -154,8 +154,9 @@ def test_a_shared_gpu_needs_the_larger_of_both_turns() -> None:
         ((_, needed, name),) = gpu_bytes(recipe, tiny_shape(), shared)
         assert name == "trainer 0 with server 0"
         assert needed == (state + server if is_server_larger else memory.computing())
-        # On a CPU processes and the copy of a checkpoint come on top; a server has its weights twice there.
-        processes = TRAINER_PROCESS_BYTES + SERVER_PROCESS_BYTES + memory.copies()
+        # On a CPU processes, the copy of a checkpoint and the published version come on top; a server has its
+        # weights twice there.
+        processes = TRAINER_PROCESS_BYTES + SERVER_PROCESS_BYTES + memory.copies() + memory.weights
         server += server_memory(tiny_shape(), recipe, on_gpu=False)["weights"]
         expected = state + server if is_server_larger else memory.computing()
         assert run_bytes(recipe, tiny_shape()) == processes + expected

@@ -11,12 +11,14 @@ import torch
 from serving.engine import servers
 
 from asyncrl.model.folder import check_model_folder
-from asyncrl.serving.publication import Load
+from asyncrl.serving.publication import Load, read_publication
 from asyncrl.trainer.network.convert import load_weights
-from asyncrl.trainer.network.export import open_weights
+from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_model
 from asyncrl.trainer.publishing.deltas import INTEGERS, DeltaFolders, LoadDeltas
+from asyncrl.trainer.publishing.folder_writer import FolderWriter
 from asyncrl.trainer.publishing.folders import PublicationFolders
+from asyncrl.trainer.publishing.memory_folders import MemoryFolders
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.ranks.update_group import UpdateGroup
 
@@ -45,24 +47,31 @@ def model(folders: list[Path]) -> PolicyModel:
     return build_model(check_model_folder(folders[0]), torch.float32)
 
 
-@pytest.fixture(params=["disk", "delta", "distributed"])
+def deltas(folders: PublicationFolders, load: Load) -> tuple[DeltaFolders, Load]:
+    made = DeltaFolders(folders, is_auto=False, is_compressed=True, bucket_bytes=100_000)
+    return made, LoadDeltas(load, wait=folders.wait)
+
+
+def in_memory(folders: PublicationFolders, load: Load) -> tuple[MemoryFolders, Load]:
+    return MemoryFolders(folders, bucket_bytes=100_000), load
+
+
+ENCODED = {"delta": deltas, "memory": in_memory}
+
+
+@pytest.fixture(params=["disk", "delta", "memory", "distributed"])
 def publisher(request, folders: list[Path], tmp_path: Path):
     # Several buckets, one of them a tensor larger than the limit.
     publisher = Publisher(
         tmp_path / "publications",
         base=folders[0],
         transport="distributed" if request.param == "distributed" else "disk",
-        encoded=deltas if request.param == "delta" else lambda *whole: whole,
+        encoded=ENCODED.get(request.param, lambda *whole: whole),
         bucket_bytes=100_000,
         failed=pytest.fail,
     )
     yield publisher
     publisher.close()
-
-
-def deltas(folders: PublicationFolders, load: Load) -> tuple[DeltaFolders, Load]:
-    made = DeltaFolders(folders, is_auto=False, is_compressed=True, bucket_bytes=100_000)
-    return made, LoadDeltas(load, wait=folders.wait)
 
 
 def publish(publisher, version, model, urls):
@@ -75,6 +84,28 @@ def test_two_versions_in_a_row_arrive_whole(publisher, server, model, folders):
         load_weights(model, open_weights(folder))
         (outcome,) = publish(publisher, version, model, [server])
         assert outcome.is_installed, outcome.detail
+
+
+@on_an_engine
+@pytest.mark.parametrize("publisher", ["memory"], indirect=True)
+def test_a_version_in_memory_is_complete_before_it_is_on_disk(publisher, server, model, folders, monkeypatch):
+    begun = []
+    with monkeypatch.context() as patch:
+        patch.setattr(FolderWriter, "begin", lambda *arguments, **named: begun.append((arguments, named)))
+        load_weights(model, open_weights(folders[1]))
+        publication = publisher.prepare(1, model)
+    files = [*publication.folder.glob("*.safetensors")]
+    assert len(files) > 2 and all(file.is_symlink() for file in files)
+    (outcome,) = publisher.install(publication, model, [server]).values()
+    assert outcome.is_installed, outcome.detail
+    assert read_publication(publication.folder) == publication
+    ((writer, *arguments), named) = begun[0]
+    FolderWriter.begin(writer, *arguments, **named)
+    writer.wait()
+    assert not any(file.is_symlink() for file in files)
+    written, wanted = (dict(read_weights(folder)) for folder in (publication.folder, folders[1]))
+    assert written.keys() == wanted.keys()
+    assert all(torch.equal(written[name], wanted[name]) for name in wanted)
 
 
 @on_an_engine
