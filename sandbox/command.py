@@ -1,4 +1,4 @@
-"""One thing to run in a box: a command line or a warm Python script, the files around it, its limits."""
+"""One thing to run in a box: a command line or a warm script, with its files. How languages are run."""
 
 from dataclasses import dataclass, field
 
@@ -36,3 +36,45 @@ class Command:
         for name, content in self.files:
             if len(content) > MAX_FILE_BYTES:
                 raise ValueError(f"file {name!r} has {len(content)} bytes; expected at most {MAX_FILE_BYTES}")
+
+
+@dataclass(frozen=True)
+class Language:
+    """Command lines; {source}, {binary} and {python} are filled in."""
+
+    source: str
+    """File name of the source in the working directory."""
+    run: tuple[str, ...]
+    compile: tuple[str, ...] = ()
+    """Empty for interpreted languages. Runs in a box of its own, once per program."""
+    binary: str = "program"
+    """File that compile leaves and run starts."""
+    warm: bool = False
+    """A Python script, which can run in a fork of the warm interpreter."""
+
+
+LANGUAGES = {
+    "python": Language("main.py", ("{python}", "-s", "{source}"), warm=True),
+    "cpp": Language(
+        "main.cpp",
+        ("./{binary}",),
+        ("/usr/bin/g++", "-std=c++17", "-O2", "-pipe", "-o", "{binary}", "{source}"),
+    ),
+    "c": Language(
+        "main.c",
+        ("./{binary}",),
+        ("/usr/bin/gcc", "-std=c17", "-O2", "-pipe", "-o", "{binary}", "{source}", "-lm"),
+    ),
+    "bash": Language("main.sh", ("/bin/bash", "{source}")),
+}
+
+ALIASES = {"py": "python", "python3": "python", "c++": "cpp", "cc": "cpp", "sh": "bash", "shell": "bash"}
+
+
+def find_language(name: str, table: dict[str, Language]) -> Language:
+    """The table's entry. Raises ValueError for an unknown name."""
+    key = name.strip().lower()
+    language = table.get(ALIASES.get(key, key))
+    if language is None:
+        raise ValueError(f"language {name!r} is unknown; expected one of {', '.join(sorted(table))}")
+    return language

@@ -1,10 +1,21 @@
-"""Messages over a stream socket: a JSON header and byte strings, length first."""
+"""Messages over a stream socket: a JSON header and byte strings, length first. A wait for descriptors."""
 
 import json
+import select
 import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+
+
+def readable(*descriptors: int, timeout_seconds: float | None = None) -> list[int]:
+    """Descriptors that have input or hung up; empty after `timeout_seconds`. None waits without end."""
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    ready = poll.poll(None if timeout_seconds is None else timeout_seconds * 1000)
+    return [descriptor for descriptor, _ in ready]
+
 
 _PREFIX = struct.Struct(">IQ")
 """Header bytes, body bytes."""

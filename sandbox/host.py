@@ -7,7 +7,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from sandbox import frames
-from sandbox.polling import readable
+from sandbox.frames import readable
 
 
 class HostGone(Exception):

@@ -5,7 +5,7 @@ import os
 import signal
 import socket
 
-from sandbox.polling import readable
+from sandbox.frames import readable
 
 
 class JailedProcess:

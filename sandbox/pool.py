@@ -12,9 +12,8 @@ from dataclasses import asdict, replace
 from typing import Self, cast
 
 from sandbox import frames
-from sandbox.command import Command
+from sandbox.command import Command, find_language
 from sandbox.interpreter import Interpreter, OutOfReach
-from sandbox.languages import find_language
 from sandbox.limits import Limits
 from sandbox.messages import BoxOrder, LimitFields, WorkerSettings
 from sandbox.result import Result, SandboxError, Status, Tier, refusal, unpacked

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sandbox import jail, users
+from sandbox.command import LANGUAGES, Language
 from sandbox.interpreter import Interpreter, default_python, find_for_user, find_interpreter
-from sandbox.languages import LANGUAGES, Language
 from sandbox.messages import WorkerSettings
 from sandbox.own_groups import available_cores
 from sandbox.result import Tier

@@ -11,10 +11,31 @@ from typing import Any
 
 from sandbox import frames
 from verifiers.judgement import Judgement, Limit
-from verifiers.template import Ended
-from verifiers.verdict import Verdict, fault, over_limit
-from verifiers.verifier_worker import Reply, VerifierWorker
+from verifiers.template import Ended, Worker
+from verifiers.verdict import Outcome, Verdict, fault, over_limit
 from verifiers.worker import KEY, READY, VERIFY, VERIFY_GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A worker's answer to one step."""
+
+    verdict: Verdict | None
+    limit: Limit | None
+    found: bytes
+    """The result of the step; empty where there is none, or a verdict instead."""
+
+
+class VerifierWorker(Worker):
+    num_served = 0
+
+    async def ask(self, request: bytes) -> Reply:
+        """The reply to a packed message. Raises as `exchange`."""
+        header, (found,) = await self.exchange(request)
+        fields, limit = header["verdict"], header["limit"]
+        verdict = None if fields is None else Verdict(**{**fields, "outcome": Outcome(fields["outcome"])})
+        return Reply(verdict, None if limit is None else Limit(limit), found)
+
 
 _STARVED_SHARE = 0.5
 _MAX_EXTENSIONS = 4

@@ -26,7 +26,7 @@ import struct
 import sys
 from collections.abc import Callable, Sequence
 
-from sandbox.polling import readable
+from sandbox.frames import readable
 from sandbox.process import die_with_parent, no_core_file
 
 _PARENT_CHECK_SECONDS = 1.0

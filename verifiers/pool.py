@@ -19,7 +19,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from verifiers.attempt import Job, Late, Limits, death, judged, key_of, ready, verdict_of, within_limits
+from verifiers.attempt import (
+    Job,
+    Late,
+    Limits,
+    VerifierWorker,
+    death,
+    judged,
+    key_of,
+    ready,
+    verdict_of,
+    within_limits,
+)
 from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
 from verifiers.golds import parse_gold
 from verifiers.groups import GroupJudgement, of_worker, shared
@@ -32,7 +43,6 @@ from verifiers.task import Task
 from verifiers.template import Template, WorkerDied
 from verifiers.verdict import Outcome, Verdict, fault, wrong
 from verifiers.verifier import ClosableVerifier, MeteredVerifier
-from verifiers.verifier_worker import VerifierWorker
 
 log = logging.getLogger(__name__)
 

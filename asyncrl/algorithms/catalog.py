@@ -14,7 +14,6 @@ from typing import Any
 
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.batch_advantages import batch_std, mask_cut_off
-from asyncrl.algorithms.damping import low_probability
 from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES, behavior_divergence
 from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
 from asyncrl.algorithms.losses import positive_nll
@@ -22,7 +21,7 @@ from asyncrl.algorithms.proximal import PROXIMALS
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import SURROGATES
-from asyncrl.algorithms.top_entropy import top_entropy
+from asyncrl.algorithms.token_scales import low_probability, top_entropy
 from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.turns import turns
 from asyncrl.algorithms.values import clipped_value_loss, length_adaptive_lambda, v_trace

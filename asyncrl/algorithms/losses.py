@@ -17,7 +17,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.damping import low_probability
 from asyncrl.algorithms.divergences import behavior_divergence, divergence
 from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
 from asyncrl.algorithms.inputs import LossInputs, sequence_mean
@@ -25,7 +24,7 @@ from asyncrl.algorithms.own_terms import Faults, OwnTerm, Term, load_term
 from asyncrl.algorithms.reductions import REDUCTIONS
 from asyncrl.algorithms.rejections import REJECTIONS
 from asyncrl.algorithms.surrogates import CLIPS, SURROGATES
-from asyncrl.algorithms.top_entropy import top_entropy
+from asyncrl.algorithms.token_scales import low_probability, top_entropy
 from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.weights import WEIGHTS
 from asyncrl.recipe import Algorithm, terms

@@ -8,17 +8,37 @@ values answer for what was sampled. Below, rho = pi_prox / mu of one token.
 Shapes: T response tokens; every function gives [T] bool, True for kept.
 """
 
+import math
+import struct
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.bisection import largest_float
 from asyncrl.algorithms.inputs import LossInputs, bounded_ratio, pushes_on, sequence_mean, sequence_total
 from asyncrl.algorithms.trust_regions import binary_kl
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.algorithm_terms import GeometricMean, SecondMomentClip, SequenceKl, TokenVeto
 from asyncrl.recipe.terms import chosen
+
+_INFINITY_BITS = 0x7F800000
+
+
+def largest_float(is_within: Callable[[float], bool]) -> float:
+    """The largest float32 from 0 to inf that is within; `is_within` holds at 0, and never again once it does
+    not. Asks 32 times at most."""
+    if is_within(math.inf):
+        return math.inf
+    # Floats of at least 0 are in the order of their bits: 31 halvings find the last one, exactly.
+    low, high = 0, _INFINITY_BITS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_within(_float_of(middle)) else (low, middle)
+    return _float_of(low)
+
+
+def _float_of(bits: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
 
 
 def token_range(inputs: LossInputs, algorithm: Algorithm) -> Tensor:

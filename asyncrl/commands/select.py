@@ -22,8 +22,7 @@ from asyncrl.readers.selection.candidate import UNITS, Account, Fate
 from asyncrl.readers.selection.choices import CHOICES
 from asyncrl.readers.selection.lines import TYPES
 from asyncrl.readers.selection.output import Output
-from asyncrl.readers.selection.regrading import Regrading
-from asyncrl.readers.selection.selection import Selection
+from asyncrl.readers.selection.selection import Regrading, Selection
 
 HELP = (
     "Select responses of a run as data for SFT and DPO: best of n, all correct, shortest, the majority's, or "

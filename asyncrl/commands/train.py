@@ -30,7 +30,7 @@ from asyncrl.readers.report.write import write_report
 from asyncrl.readers.status.status_lines import print_end
 from asyncrl.recipe import Recipe, shipped
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.recipe.header import Header, read_header
+from asyncrl.recipe.shipped import Header, read_header
 from asyncrl.run.checkpoints import export_path
 from asyncrl.run.folder import RunFolder
 from asyncrl.system.files import FULL_DISK

@@ -12,11 +12,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from asyncrl.errors import InputError
-from asyncrl.launch.rank_names import is_rank_name, rank_name
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.hooks.cuda_toolkit import missing_part
 from asyncrl.system.gpus import ORDER, VISIBLE, Gpu, find_gpus, hides_all
 from asyncrl.system.machine import torch_is_cpu_build
+
+_BEGINNING = "trainer "
+
+
+def rank_name(rank: int) -> str:
+    return f"{_BEGINNING}{rank}"
+
+
+def is_rank_name(name: str) -> bool:
+    """Whether the process of that name is a trainer rank, and no server."""
+    return name.startswith(_BEGINNING)
+
 
 Role = Literal["trainer", "servers", "evaluation", "teacher"]
 """A key of `placement`."""

@@ -5,8 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.rank_names import rank_name
+from asyncrl.launch.placement import GpuMap, rank_name
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe
 from asyncrl.system.network import free_ports

@@ -9,7 +9,7 @@ from pathlib import Path
 from asyncrl.errors import AsyncrlError, DiskError, Diverged, RankLost
 from asyncrl.journal.starts import record_change
 from asyncrl.journal.writer import Journal
-from asyncrl.launch.rank_names import rank_name
+from asyncrl.launch.placement import rank_name
 from asyncrl.launch.servers import LocalServers
 from asyncrl.launch.site.site import Process, Site, forwarded, trainer_needs
 from asyncrl.loops.task_group import end_tasks

@@ -166,7 +166,7 @@ def rank_memory(
     rows = layout.padded_vocabulary(shape.vocab_size) // layout.tensor
     logits = tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size)
     # In one piece autograd makes it once. In chunks there is, with the sum, the part of a chunk or, at last,
-    # the sum in the weights' type; on a GPU a stand-in alone (`asyncrl.trainer.network.weight_gradient`).
+    # the sum in the weights' type; on a GPU a stand-in alone (`asyncrl.trainer.network.logprobs`).
     is_chunked = is_mixed or layout.tensor > 1 or logits > LOGITS_AT_ONCE
     has_sum = is_chunked and not on_gpu
     output_gradient = rows * shape.hidden_size * (4 + width if has_sum else width)

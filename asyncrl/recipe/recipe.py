@@ -9,12 +9,9 @@ from pydantic import ValidationInfo, model_validator
 
 from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.checks import conversations, groups, stages, terms
-from asyncrl.recipe.checks.agreement import check_agreement
-from asyncrl.recipe.checks.evaluations import check_evaluation
-from asyncrl.recipe.checks.lora import check_lora, with_lora_rate
-from asyncrl.recipe.checks.machines import check_placement
-from asyncrl.recipe.checks.servers import check_servers
-from asyncrl.recipe.checks.teacher import check_teacher
+from asyncrl.recipe.checks.evaluations import check_evaluation, check_teacher
+from asyncrl.recipe.checks.machines import check_placement, check_servers
+from asyncrl.recipe.checks.model import check_agreement, check_lora, with_lora_rate
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
 from asyncrl.recipe.presets import with_preset
 from asyncrl.recipe.sections.agent import Agent

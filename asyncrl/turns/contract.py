@@ -13,7 +13,7 @@ from asyncrl.records import EnvironmentSpec
 from asyncrl.turns.environment import End, Message, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, TurnLimit
 from asyncrl.turns.pool import EpisodePool
-from verifiers.check import HOSTILE_RESPONSES, Check
+from verifiers.contract import HOSTILE_RESPONSES, Check
 
 TURNS: tuple[str, ...] = ("42", "<answer>42</answer>", "I do not know", "The answer is \\boxed{7}.")
 """A short conversation, for what must answer alike twice."""

@@ -7,9 +7,9 @@ import pytest
 import torch
 from fakes.loss_inputs import gradient, make_inputs
 
-from asyncrl.algorithms.damping import low_probability
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.surrogates import SURROGATES
+from asyncrl.algorithms.token_scales import low_probability
 from asyncrl.recipe import Algorithm
 
 

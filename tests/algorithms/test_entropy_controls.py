@@ -9,9 +9,9 @@ import torch
 from fakes.loss_inputs import gradient, make_inputs
 from fakes.recipes import make_recipe
 
-from asyncrl.algorithms.bisection import largest_float
 from asyncrl.algorithms.entropy_controls import covariances
 from asyncrl.algorithms.losses import make_loss
+from asyncrl.algorithms.rejections import largest_float
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 

@@ -7,7 +7,7 @@ import pytest
 
 from asyncrl.commands.main import main
 from asyncrl.commands.train import lacks, recipe_list
-from asyncrl.recipe.header import Header
+from asyncrl.recipe.shipped import Header
 
 SUMS = Header("sums", "Sums.", "1 minute on two cores", 1, 4)
 

@@ -5,7 +5,7 @@ import ast
 import pytest
 from docs.core_picture import BLOCK, PAGE, ROOT, SEAMS, imported, picture, stages
 
-MOST_FILES = 54
+MOST_FILES = 53
 MOST_LINES = 11_571
 FEATURES = (
     *(

@@ -24,7 +24,7 @@ from typing import BinaryIO, NoReturn
 
 import psutil
 
-from sandbox.polling import readable
+from sandbox.frames import readable
 
 TESTS = Path(__file__).parents[1]
 PR_SET_PDEATHSIG = 1

@@ -16,7 +16,7 @@ from fakes.recipes import make_recipe
 
 from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.system.machine import has_transformer_engine
-from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.host_weights import digests_of
 
 pytestmark = [pytest.mark.gpu, is_there]
 
@@ -211,7 +211,7 @@ def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients(m
 @of_cuda_alone
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_products_are_added_unrounded_to_megatrons_gradient(dtype: torch.dtype):
-    from asyncrl.trainer.network.weight_gradient import WeightGradient
+    from asyncrl.trainer.network.logprobs import WeightGradient
 
     generator = torch.Generator("cuda").manual_seed(0)
     slopes, hidden = (torch.randn(300, n, device="cuda", generator=generator).to(dtype) for n in (96, 64))

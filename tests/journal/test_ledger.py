@@ -7,7 +7,7 @@ import pytest
 from fakes.finished_run import write_journal
 from fakes.records import finish, make_queue, make_task
 
-from asyncrl.journal.ledger import read_ledger
+from asyncrl.journal.conservation import read_ledger
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.responses import SampledTokens, read_sampled
 from asyncrl.journal.writer import Journal

@@ -7,8 +7,7 @@ from fakes.shapes import tiny_shape
 
 from asyncrl.launch.meters.memory import run_bytes
 from asyncrl.recipe.file import load_recipe
-from asyncrl.recipe.header import read_header
-from asyncrl.recipe.shipped import files
+from asyncrl.recipe.shipped import files, read_header
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.console import cut
-from sandbox.excerpt import Excerpt
+from sandbox.running import Excerpt
 
 ROOT = Path(__file__).parents[2]
 _MARK = "characters were left out here"

@@ -15,8 +15,8 @@ from fakes.processes import children_in_order, descendants, wait_for_end
 
 from sandbox import cgroup, leftovers, pool, strays, users
 from sandbox.command import Command
+from sandbox.frames import readable
 from sandbox.limits import Limits
-from sandbox.polling import readable
 from sandbox.pool import SandboxPool
 from sandbox.result import SandboxError, Tier
 from tests.sandbox.conftest import ALL_KINDS_OF_BOX, settings_for

@@ -8,9 +8,8 @@ import pytest
 from asyncrl.commands import main as cli
 from asyncrl.commands import sandbox as command
 from sandbox import frames
-from sandbox.command import Command
+from sandbox.command import LANGUAGES, Command, find_language
 from sandbox.doctor import gaps
-from sandbox.languages import LANGUAGES, find_language
 from sandbox.limits import Limits, parse_limits
 from sandbox.result import Tier
 from sandbox.settings import SandboxSettings

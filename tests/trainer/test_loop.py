@@ -22,8 +22,8 @@ from asyncrl.system.network import free_ports
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.parts.table import build_learner
-from asyncrl.trainer.publishing.digests import digests_of
-from sandbox.polling import readable
+from asyncrl.trainer.publishing.host_weights import digests_of
+from sandbox.frames import readable
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from asyncrl.commands import main as cli
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import compact
-from asyncrl.journal.ledger import read_ledger
+from asyncrl.journal.conservation import read_ledger
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.starts import record_start, record_unsampled
 from asyncrl.journal.writer import Journal

@@ -14,7 +14,7 @@ from fakes.template import Template
 from asyncrl.serving.publication import read_publication
 from asyncrl.system.network import free_ports
 from asyncrl.trainer.network.export import read_weights
-from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.host_weights import digests_of
 
 
 @pytest.mark.parametrize("fault", [pytest.param({}, marks=pytest.mark.exhaustive), {"dies_at": 1}])

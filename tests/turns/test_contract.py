@@ -6,7 +6,7 @@ import pytest
 from fakes.gym import NEEDS_GYM, gym_gold
 
 from asyncrl.turns.contract import check_environment
-from verifiers.check import Check
+from verifiers.contract import Check
 
 OWN = """
 import os, random, time

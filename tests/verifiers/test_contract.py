@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from verifiers.check import Check
-from verifiers.contract import check_contract
+from verifiers.contract import Check, check_contract
 
 BROKEN = """
 import itertools, os

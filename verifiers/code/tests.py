@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from sandbox.languages import LANGUAGES, find_language
+from sandbox.command import LANGUAGES, find_language
 from sandbox.limits import Limits, parse_limits
 from verifiers import strict_json
 from verifiers.code.compare import WHITESPACE, same_output

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import psutil
 
-from asyncrl.launch.placement import TEACHER, GpuMap
-from asyncrl.launch.rank_names import is_rank_name
+from asyncrl.launch.placement import TEACHER, GpuMap, is_rank_name
 from asyncrl.model.dtype import find_dtype, uses_gpu
 from asyncrl.model.layout import check_layout
 from asyncrl.model.memory import AdamStates, RankMemory, rank_memory, server_memory

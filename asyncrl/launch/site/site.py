@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.rank_names import rank_name
+from asyncrl.launch.placement import GpuMap, rank_name
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import LOOPBACK, Cluster

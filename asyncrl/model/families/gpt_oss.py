@@ -80,7 +80,7 @@ GPT_OSS = Family(
         "self_attention.core_attention.sinks": ("self_attn.sinks",),
         "mlp.router.weight": ("mlp.router.weight",),
         "mlp.router.bias": ("mlp.router.bias",),
-        # Slices of one tensor (asyncrl/trainer/network/stacked_experts.py).
+        # Slices of one tensor (asyncrl/trainer/network/experts.py).
         "mlp.experts.linear_fc1.weight": (EXPERTS + "gate_up_proj.{}",),
         "mlp.experts.linear_fc1.bias": (EXPERTS + "gate_up_proj_bias.{}",),
         "mlp.experts.linear_fc2.weight": (EXPERTS + "down_proj.{}",),

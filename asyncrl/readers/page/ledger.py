@@ -5,9 +5,8 @@ from typing import Any, TypedDict
 
 from aiohttp import web
 
-from asyncrl.journal.conservation import Conservation, read_conservation
+from asyncrl.journal.conservation import Conservation, read_conservation, read_ledger
 from asyncrl.journal.counters import REPEATED, read_counters
-from asyncrl.journal.ledger import read_ledger
 from asyncrl.readers.page.runs import Run, answer, run_of, whole
 
 MOST_EXPORTED = 1000

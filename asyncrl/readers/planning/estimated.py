@@ -9,7 +9,7 @@ from asyncrl.model.flops import feed_forward_flops, score_flops, token_flops
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import num_parameters
 from asyncrl.readers.planning.devices import Device
-from asyncrl.readers.planning.lengths import Lengths, log_normal_lengths
+from asyncrl.readers.planning.distributions import Lengths, log_normal_lengths
 from asyncrl.readers.planning.settings import Costs
 from asyncrl.recipe import Recipe
 

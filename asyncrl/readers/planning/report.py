@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from asyncrl.errors import InputError
-from asyncrl.readers.planning.outcome import Outcome
-from asyncrl.readers.planning.settings import PlannedRun
+from asyncrl.readers.planning.settings import Outcome, PlannedRun
 from asyncrl.readers.planning.simulation import simulate
 from asyncrl.readers.planning.sources import Source
 from asyncrl.system.words import as_percent

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from asyncrl.model.shape import ModelShape
 from asyncrl.readers.planning.devices import find_device
+from asyncrl.readers.planning.distributions import Lengths, PlannedPilots, plan_pilots
 from asyncrl.readers.planning.estimated import (
     MEAN_SHARE,
     SPREAD,
@@ -12,8 +13,6 @@ from asyncrl.readers.planning.estimated import (
     engine_cache_tokens,
     estimate_costs,
 )
-from asyncrl.readers.planning.lengths import Lengths
-from asyncrl.readers.planning.pilots import PlannedPilots, plan_pilots
 from asyncrl.readers.planning.settings import Costs, PlannedRun
 from asyncrl.recipe import Recipe
 

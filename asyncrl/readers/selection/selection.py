@@ -1,7 +1,7 @@
 """A selection, row by row in the order of the data: read, filter, grade again, choose, write."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -10,12 +10,37 @@ from asyncrl.data.rows import Row
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.responses import GradedResponse, ResponseTokens, read_graded, read_tokens
+from asyncrl.readers.audit.grading import AuditTasks, Drawn, Regraded, grade_again
 from asyncrl.readers.selection.candidate import Account, Candidate, Fate, Filters
 from asyncrl.readers.selection.choices import Choice, Chosen, Rules, Vote
 from asyncrl.readers.selection.lines import LineMaker
 from asyncrl.readers.selection.output import Output
+from asyncrl.recipe import Recipe
 from asyncrl.rollout.equal_answers import answer_classes, is_readable
-from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.grade import Grader, score_of
+
+
+@dataclass(frozen=True, slots=True)
+class Regrading:
+    recipe: Recipe
+    tasks: AuditTasks
+
+    async def __call__(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Those whose gold the other verifier reads, with its verdicts, in their order. Raises NoVerdicts."""
+        responses = [each.recorded() for each in candidates]
+        drawn = Drawn(responses, len(responses), 0, 0)
+        found: dict[str, Regraded] = {}
+        await grade_again(self.recipe, drawn, self.tasks, found, lambda: None)
+        return [
+            replace(
+                each,
+                score=score_of(found[each.response_id].other),
+                verifier=self.tasks.tasks[each.row_id].verifier,
+            )
+            for each in candidates
+            if each.response_id in found
+        ]
+
 
 GROUPS_AT_ONCE = 256
 """Groups whose texts are in memory together."""

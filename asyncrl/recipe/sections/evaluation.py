@@ -4,9 +4,18 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, model_validator
 
-from asyncrl.recipe.ends import StopString, TokenName
 from asyncrl.recipe.markers import BENCHMARK, OBJECT, PATH_OR_HUB_ID
-from asyncrl.recipe.sections.section import Count, Fraction, MinP, Nucleus, Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import (
+    Count,
+    Fraction,
+    MinP,
+    Nucleus,
+    Positive,
+    PositiveFloat,
+    Section,
+    StopString,
+    TokenName,
+)
 from asyncrl.recipe.sources import HELDOUT_SEED, Source, Sources, check_weights, sources_of
 
 RESERVED_NAMES = ("held-out", "heldout")

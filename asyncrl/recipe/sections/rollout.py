@@ -4,9 +4,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from asyncrl.recipe.ends import StopString, TokenName
 from asyncrl.recipe.markers import CHANGEABLE
-from asyncrl.recipe.sections.section import Count, MinP, Nucleus, Positive, PositiveFloat, Section
+from asyncrl.recipe.sections.section import (
+    Count,
+    MinP,
+    Nucleus,
+    Positive,
+    PositiveFloat,
+    Section,
+    StopString,
+    TokenName,
+)
 
 MOST_KEPT = 4096
 """SGLang's --sampling-mask-max-tokens: the largest kept set that it says."""

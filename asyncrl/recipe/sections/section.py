@@ -2,7 +2,21 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+
+def _whole_characters(value: str) -> str:
+    if "\ufffd" in value:
+        raise ValueError(
+            f"a stop string is {value!r}: U+FFFD stands for a character with missing bytes, which cannot "
+            f"be searched for. Remove it."
+        )
+    return value
+
+
+StopString = Annotated[str, Field(min_length=1), AfterValidator(_whole_characters)]
+TokenName = Annotated[str, Field(min_length=1)]
+
 
 Positive = Annotated[int, Field(gt=0)]
 Count = Annotated[int, Field(ge=0)]

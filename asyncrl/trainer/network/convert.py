@@ -20,9 +20,8 @@ from asyncrl.model.families.family import FUSED
 from asyncrl.model.families.known import FAMILIES
 from asyncrl.trainer.network.adapted_layers import OWNER, is_of_adapter, published
 from asyncrl.trainer.network.delta_net import group_channels, part_channels
-from asyncrl.trainer.network.experts import UPDATED, is_of_expert, router_biases
+from asyncrl.trainer.network.experts import UPDATED, fetch_part, is_of_expert, router_biases, stack_parts
 from asyncrl.trainer.network.model import Policy, PolicyModel
-from asyncrl.trainer.network.stacked_experts import fetch_part, stack_parts
 
 OUTER = {
     "embedding.word_embeddings.weight": ("model.embed_tokens.weight",),

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.algorithms.bisection import largest_float
 from asyncrl.algorithms.entropy_controls import GRID, covariances, on_grid
 from asyncrl.algorithms.rejections import (
     find_second_moment_bound,
+    largest_float,
     second_moment_sums,
     squares_of_tokens_that_move_away,
 )

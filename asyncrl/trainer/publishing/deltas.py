@@ -35,9 +35,8 @@ from asyncrl.system.files import part_of, writing
 from asyncrl.trainer.network.convert import export_stages
 from asyncrl.trainer.network.export import drain
 from asyncrl.trainer.network.model import Policy, PolicyModel
-from asyncrl.trainer.publishing.digests import digests_of
 from asyncrl.trainer.publishing.folders import PublicationFolders
-from asyncrl.trainer.publishing.host_weights import HostWeights
+from asyncrl.trainer.publishing.host_weights import HostWeights, digests_of
 from asyncrl.trainer.ranks import ranks
 
 CHUNK_WORDS = 2**24

@@ -25,8 +25,7 @@ from asyncrl.trainer.network.convert import export_stages
 from asyncrl.trainer.network.export import drain
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.network.model import device as find_device
-from asyncrl.trainer.publishing.digests import digests_of
-from asyncrl.trainer.publishing.host_weights import HostWeights
+from asyncrl.trainer.publishing.host_weights import HostWeights, digests_of
 from asyncrl.trainer.publishing.receivers import RankAssignment, Receivers
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.update_group import Address, UpdateGroup, backend_of, choose_address

@@ -1,19 +1,106 @@
-"""A version's tensors in the CPU's memory, in the buckets that are sent and written.
+"""A version's tensors in the CPU's memory, in the buckets that are sent and written, with their digests."""
 
-Every rank plans the same buckets and holds its own.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from asyncrl.trainer.network.convert import exported_tensors
+from asyncrl.serving.tensor_digest import PendingDigests
+from asyncrl.trainer.network.convert import ExportedTensor, exported_tensors
 from asyncrl.trainer.network.export import file_names
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.network.model import device as find_device
-from asyncrl.trainer.publishing.buckets import Bucket, plan_buckets
+
+
+# Every rank plans the same buckets, stage by stage, before any of them is packed. Tensors that no step
+# changes are in separate buckets. The layout is SGLang's `flattened_bucket`: the bytes of each tensor in
+# order.
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Tensors of one pipeline stage that are sent at once."""
+
+    tensors: tuple[ExportedTensor, ...]
+
+    @property
+    def stage(self) -> int:
+        return self.tensors[0].stage
+
+    @property
+    def sender(self) -> int:
+        """The rank that packs and sends it."""
+        return self.tensors[0].sender
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(num_bytes(tensor) for tensor in self.tensors)
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no step changes its tensors."""
+        return self.tensors[0].is_fixed
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Name -> its part of `flat` [num_bytes], with its own type and shape."""
+        parts = flat[: self.num_bytes].split([num_bytes(tensor) for tensor in self.tensors])
+        return {
+            tensor.name: part.view(tensor.dtype).view(tensor.shape)
+            for tensor, part in zip(self.tensors, parts, strict=True)
+        }
+
+
+def num_bytes(tensor: ExportedTensor) -> int:
+    return torch.Size(tensor.shape).numel() * tensor.dtype.itemsize
+
+
+def plan_buckets(tensors: Iterable[ExportedTensor], *, max_bytes: int) -> list[Bucket]:
+    """`tensors` in their order, cut where a bucket would exceed `max_bytes`, where a stage or what steps
+    change ends, and where a tensor would not be aligned to its type. A larger tensor goes alone."""
+    buckets: list[list[ExportedTensor]] = []
+    size = 0
+    for tensor in tensors:
+        is_full = size + num_bytes(tensor) > max_bytes or size % tensor.dtype.itemsize
+        kind = tensor.stage, tensor.is_fixed
+        if not buckets or is_full or kind != (buckets[-1][0].stage, buckets[-1][0].is_fixed):
+            buckets.append([])
+            size = 0
+        buckets[-1].append(tensor)
+        size += num_bytes(tensor)
+    return [Bucket(tuple(bucket)) for bucket in buckets]
+
+
+class Digests:
+    """Hugging Face name -> digest, of the tensors that passed."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._pending = PendingDigests()
+
+    @property
+    def by_name(self) -> dict[str, str]:
+        """Waits for the device."""
+        return self._pending.read()
+
+    def watch(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        """Yields `weights` and digests them."""
+        for name, tensor in weights:
+            self.add(name, tensor)
+            yield name, tensor
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        assert name not in self._names, f"{name} came twice"
+        self._names.add(name)
+        self._pending.add(name, tensor)
+
+
+def digests_of(weights: Mapping[str, Tensor]) -> dict[str, str]:
+    """Digests of tensors that are all there, by name. Waits for the device once."""
+    digests = Digests()
+    for name, tensor in weights.items():
+        digests.add(name, tensor)
+    return digests.by_name
+
 
 BUCKET_BYTES = {"cuda": 2**30, "cpu": 2**26}
 """Default of serving.weight_bucket_bytes, by device type."""

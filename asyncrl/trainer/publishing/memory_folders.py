@@ -21,10 +21,8 @@ from asyncrl.system.files import part_of, writing
 from asyncrl.trainer.network.convert import export_stages
 from asyncrl.trainer.network.export import drain, file_names
 from asyncrl.trainer.network.model import Policy, PolicyModel
-from asyncrl.trainer.publishing.buckets import Bucket, num_bytes
-from asyncrl.trainer.publishing.digests import digests_of
 from asyncrl.trainer.publishing.folders import PublicationFolders
-from asyncrl.trainer.publishing.host_weights import HostWeights
+from asyncrl.trainer.publishing.host_weights import Bucket, HostWeights, digests_of, num_bytes
 from asyncrl.trainer.ranks import ranks
 
 _TYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}

@@ -20,7 +20,7 @@ from asyncrl.records import PublishOutcome
 from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install
 from asyncrl.serving.sglang import health, hooks, http, weights
 from asyncrl.serving.sglang.hooks import Engine
-from asyncrl.trainer.publishing.buckets import Bucket
+from asyncrl.trainer.publishing.host_weights import Bucket
 from asyncrl.trainer.ranks.update_group import Address
 from asyncrl.wire.access import Keys
 

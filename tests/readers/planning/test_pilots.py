@@ -8,8 +8,7 @@ import pytest
 from fakes.newcomer import write_project
 
 from asyncrl.errors import InputError
-from asyncrl.readers.planning.lengths import Lengths
-from asyncrl.readers.planning.pilots import PlannedPilots, plan_pilots
+from asyncrl.readers.planning.distributions import Lengths, PlannedPilots, plan_pilots
 from asyncrl.readers.planning.settings import Costs, PlannedRun
 from asyncrl.readers.planning.simulation import Simulation, simulate
 from asyncrl.recipe import Recipe

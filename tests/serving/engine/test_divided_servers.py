@@ -19,7 +19,7 @@ from serving.engine.servers import (
 
 from asyncrl.serving.sglang import hooks, weights
 from asyncrl.trainer.network.export import read_weights
-from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.host_weights import digests_of
 
 EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
 EXPERTS |= {"family": "qwen3_moe", "norm_topk_prob": True, "tie_word_embeddings": False}

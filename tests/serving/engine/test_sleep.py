@@ -14,7 +14,7 @@ from asyncrl.errors import WeightMismatch
 from asyncrl.serving.publication import LoadFolders, Publication, install
 from asyncrl.serving.sglang import control
 from asyncrl.trainer.network.export import read_weights
-from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.host_weights import digests_of
 
 ENDLESS = 1900
 TOLERANCE = 1e-5

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from asyncrl.errors import DiskError, QueueError
 from asyncrl.run.checkpoints import find_fault
-from asyncrl.trainer.checkpoints import boxes, checkpoint_files, saving
+from asyncrl.trainer.checkpoints import boxes, checkpoint, checkpoint_files
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.checkpoint_files import HashedFiles
 from asyncrl.trainer.step.learner import Learner
@@ -163,7 +163,7 @@ def test_training_continues_while_a_checkpoint_is_written_and_it_holds_what_was_
         assert may_write.wait(60)
         return checkpoint_files.write(*arguments, **keywords)
 
-    monkeypatch.setattr(saving, "write", held_write)
+    monkeypatch.setattr(checkpoint, "write", held_write)
     checkpoints = Checkpoints(
         tmp_path, num_kept=2, committed=lambda version, path: committed.append((version, path.exists()))
     )
@@ -238,7 +238,7 @@ def test_ranks_without_a_common_disk_are_told_so(
 
     monkeypatch.setattr(checkpoint_files, "HashedFiles", Elsewhere)
     checkpoints = Checkpoints(tmp_path, num_kept=1)
-    with pytest.raises(saving.CheckpointError, match=r"__1_0\.distcp are not on .*run_folder"):
+    with pytest.raises(checkpoint.CheckpointError, match=r"__1_0\.distcp are not on .*run_folder"):
         checkpoints.save(warming_learner(folder), 1)
     assert checkpoints.versions() == []
 
@@ -248,7 +248,7 @@ def test_a_refused_commit_fails_the_save(folder: Path, tmp_path: Path):
         raise QueueError("the queue says no")
 
     checkpoints = Checkpoints(tmp_path, num_kept=1, committed=refuse)
-    with pytest.raises(saving.CheckpointError, match="the queue says no"):
+    with pytest.raises(checkpoint.CheckpointError, match="the queue says no"):
         checkpoints.save(warming_learner(folder), 1)
 
 

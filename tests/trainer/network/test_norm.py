@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from asyncrl.trainer.network import norm
-from asyncrl.trainer.network.norm import rms_norm
+from asyncrl.trainer.network import norms
+from asyncrl.trainer.network.norms import rms_norm
 
 
 def run(function, inputs: list[Tensor]) -> list[Tensor]:
@@ -35,7 +35,7 @@ def test_values_and_gradients_are_rounded_once(inputs: list[Tensor], dtype: torc
 
 def test_slices_change_no_value(inputs: list[Tensor], monkeypatch: pytest.MonkeyPatch):
     whole = run(lambda x, w: rms_norm(x, w, 1e-5), inputs)
-    monkeypatch.setattr(norm, "NUMBERS_AT_ONCE", 48)
+    monkeypatch.setattr(norms, "NUMBERS_AT_ONCE", 48)
     sliced = run(lambda x, w: rms_norm(x, w, 1e-5), inputs)
     assert all(map(torch.equal, sliced[:2], whole[:2]))
     # The weight's gradient is a sum over the slices.

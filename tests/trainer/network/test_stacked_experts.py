@@ -8,7 +8,7 @@ from fakes.models import write_model
 from fakes.policies import load_policy
 
 from asyncrl.trainer.network.convert import export_stages, exported_tensors, huggingface_names
-from asyncrl.trainer.network.stacked_experts import fetch_part, stack_parts
+from asyncrl.trainer.network.experts import fetch_part, stack_parts
 
 GPT_OSS = {"num_local_experts": 3, "num_experts_per_tok": 2, "head_dim": 16, "eos_token_id": 1}
 GPT_OSS |= {"rope_parameters": {"rope_type": "default", "rope_theta": 300.0}}

@@ -16,8 +16,7 @@ from asyncrl.algorithms.batch_advantages import mask_cut_off
 from asyncrl.algorithms.values import end_rewards, generalised_advantages, length_adaptive_lambda
 from asyncrl.model.memory import rank_memory
 from asyncrl.records import Batch
-from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
-from asyncrl.trainer.checkpoints.saving import CheckpointError
+from asyncrl.trainer.checkpoints.checkpoint import CheckpointError, Checkpoints
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.parts.controls import EntropyTarget

@@ -1,7 +1,7 @@
 import torch
 
 from asyncrl.trainer.network.convert import ExportedTensor
-from asyncrl.trainer.publishing.buckets import plan_buckets
+from asyncrl.trainer.publishing.host_weights import plan_buckets
 
 
 def tensor(name: str, size: int, *, stage: int = 0, dtype: torch.dtype = torch.float32) -> ExportedTensor:

@@ -21,7 +21,7 @@ from asyncrl.trainer.network.convert import export_weights, load_weights
 from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_model, build_policy
 from asyncrl.trainer.publishing.deltas import INTEGERS, DeltaFolders, LoadDeltas, changed_words
-from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.host_weights import digests_of
 from asyncrl.trainer.publishing.publish import Publisher
 
 

@@ -1,7 +1,7 @@
 import torch
 
 from asyncrl.serving.tensor_digest import tensor_digest
-from asyncrl.trainer.publishing.digests import Digests, digests_of
+from asyncrl.trainer.publishing.host_weights import Digests, digests_of
 
 
 def test_a_digest_is_of_the_bytes_whatever_their_shape():

@@ -21,7 +21,7 @@ from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_policy
 from asyncrl.trainer.publishing import from_memory
-from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.host_weights import digests_of
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.ranks.update_group import Address, UpdateGroup
 

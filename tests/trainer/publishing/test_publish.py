@@ -18,7 +18,7 @@ from asyncrl.trainer.network.adapters import load_adapted
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_policy
-from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.host_weights import digests_of
 from asyncrl.trainer.publishing.publish import Publisher
 
 

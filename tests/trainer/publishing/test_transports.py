@@ -16,8 +16,7 @@ from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_model
 from asyncrl.trainer.publishing.deltas import INTEGERS, DeltaFolders, LoadDeltas
-from asyncrl.trainer.publishing.folder_writer import FolderWriter
-from asyncrl.trainer.publishing.folders import PublicationFolders
+from asyncrl.trainer.publishing.folders import FolderWriter, PublicationFolders
 from asyncrl.trainer.publishing.memory_folders import MemoryFolders
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.ranks.update_group import UpdateGroup

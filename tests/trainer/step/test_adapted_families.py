@@ -11,7 +11,7 @@ from families.properties import of_each_family
 
 from asyncrl.trainer.network.export import export_model, read_weights
 from asyncrl.trainer.packing.batch import make_micro_batch
-from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.host_weights import digests_of
 from asyncrl.trainer.publishing.publish import Publisher
 
 TEMPERATURE = 0.7

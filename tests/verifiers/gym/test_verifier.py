@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 
 import verifiers.gym.verifier
 from verifiers.contract import check_contract
-from verifiers.gym.datasets import EVALUATED, LITERALS, build_dataset, installed_version, load_dataset
+from verifiers.gym.datasets import (
+    EVALUATED,
+    LITERALS,
+    build_dataset,
+    installed_version,
+    is_plain_formula,
+    load_dataset,
+)
 from verifiers.gym.entries import read_entry, written_entry
-from verifiers.gym.expressions import is_plain_formula
 from verifiers.gym.verifier import GymReference, GymVerifier, own_response
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome

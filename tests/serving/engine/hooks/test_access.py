@@ -92,7 +92,7 @@ async def test_a_server_without_our_disk_fetches_a_publication_and_its_digests_a
 ) -> None:
     # Megatron's import takes seconds, which every process of a run of tests would pay.
     from asyncrl.trainer.network.export import read_weights
-    from asyncrl.trainer.publishing.digests import digests_of
+    from asyncrl.trainer.publishing.host_weights import digests_of
 
     url, _, folder = server
     run = tmp_path / "run"

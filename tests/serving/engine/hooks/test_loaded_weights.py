@@ -19,7 +19,7 @@ from serving.engine.servers import (
 
 from asyncrl.serving.sglang import hooks, weights
 from asyncrl.trainer.network.export import read_weights
-from asyncrl.trainer.publishing.digests import digests_of
+from asyncrl.trainer.publishing.host_weights import digests_of
 
 SLEEP = """
 from types import SimpleNamespace
