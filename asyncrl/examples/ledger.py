@@ -129,7 +129,5 @@ def draw_context(random: Random, settings: LedgerOptions) -> Example:
 
 
 def _row(number: int, random: Random, settings: LedgerOptions) -> DataRow:
-    pages = [
-        random.randrange(10) for _ in range(random.randint(settings.fewest_pages, settings.most_pages))
-    ]
+    pages = [random.randrange(10) for _ in range(random.randint(settings.fewest_pages, settings.most_pages))]
     return {"prompt": opening(number), "pages": pages, "answer": str(sum(pages)), "verifier": "math"}
