@@ -19,7 +19,7 @@ REASONING = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
 GROWS = REASONING.with_name("r1_zero_grow_cpu.yaml")
 RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 CHAINS = sorted((Path(__file__).parents[2] / "recipes/chains").glob("*.yaml"))
-MADE_HERE = [path for path in RECIPES if load_recipe(path).prepare is not None]
+MADE_HERE = [path for path in RECIPES if "\nprepare:" in path.read_text(encoding="utf-8")]
 
 
 def sources(data: Data) -> list[Source]:

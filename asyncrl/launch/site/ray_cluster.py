@@ -102,10 +102,6 @@ class RayCluster:
     def hand_out(self, controller: ControllerDisk) -> None:
         self._disk = None if self._is_shared else controller
 
-    def node_of(self, name: str) -> str:
-        """Ray's id of the node that a process has its place on."""
-        return self._spots[name].node
-
     async def close(self) -> None:
         closing = [_awaited(spot.actor.close.remote()) for spot in self._spots.values() if spot.node]
         with contextlib.suppress(TimeoutError):
