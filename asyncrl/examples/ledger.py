@@ -13,7 +13,6 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from asyncrl.examples.base_model import make_base_model
 from asyncrl.examples.corpus import Example
 from asyncrl.examples.rows import (
     SPECIAL,
@@ -74,6 +73,9 @@ class Ledger:
 
 def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     """Writes train.jsonl, heldout.jsonl and model/ (weights, tokenizer) into `folder`. Raises InputError."""
+    # The environment is loaded from here, too, and needs no torch.
+    from asyncrl.examples.base_model import make_base_model
+
     settings = parse_options(LedgerOptions, options)
     random = Random(settings.seed)
     rows = [_row(number, random, settings) for number in range(settings.num_train + settings.num_heldout)]
