@@ -53,15 +53,13 @@ Problem = tuple[int, ...]
 class DataRow(TypedDict):
     """One line of a data file."""
 
-    prompt: str | list[dict[str, str]]
+    prompt: str
     answer: object
     """As the verifier wants it."""
     verifier: NotRequired[str]
     """Else `verifying.default`, with its options."""
     size: NotRequired[int]
     """How hard the row is, for data.selection."""
-    pages: NotRequired[list[int]]
-    """Of a ledger."""
 
 
 def draw_problems(draw: Draw, *, count: int, seed: int) -> list[Terms]:

@@ -25,7 +25,7 @@ Plugin = Annotated[Named, BeforeValidator(_from_name)]
 
 
 class Summarize(Section):
-    """The model sums up a long context, and goes on from its summary."""
+    """The model sums up a long context, and continues from its summary."""
 
     at_tokens: Positive
     """Tokens of the context from which a summary is asked for, once a turn is answered."""
@@ -38,7 +38,7 @@ class Summarize(Section):
         "Your context is nearly full. Sum up what you need to go on: what was asked, what you have found, "
         "what is left to do. Only this summary and the last turns stay."
     )
-    """What the model is asked, as a message of the user."""
+    """Message of the user that asks the model for a summary."""
 
 
 class Turns(Section):
