@@ -224,7 +224,8 @@ def _read_base(recipe: Recipe) -> _Base:
             f"original_max_position_embeddings, beyond which servers and transformers choose other angles). "
             f"Lower model.context_tokens."
         )
-    if recipe.turns.summarize is None and recipe.rollout.max_new_tokens >= context_tokens:
+    # A context that the recipe states was compared when it was read.
+    if recipe.model.context_tokens is None and recipe.rollout.max_new_tokens >= context_tokens:
         raise InputError(
             f"rollout.max_new_tokens is {recipe.rollout.max_new_tokens} but the context holds "
             f"{context_tokens} tokens: no room is left for a prompt. Lower rollout.max_new_tokens."

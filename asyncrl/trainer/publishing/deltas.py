@@ -7,7 +7,6 @@ version are those that were written, and thus compared on each server that serve
 """
 
 import asyncio
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -32,8 +31,6 @@ from asyncrl.serving.delta import (
 )
 from asyncrl.serving.publication import DELTA, Load, Publication
 from asyncrl.system.files import part_of, writing
-from asyncrl.trainer.network.convert import export_stages
-from asyncrl.trainer.network.export import drain
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.publishing.folders import PublicationFolders
 from asyncrl.trainer.publishing.host_weights import HostWeights, digests_of
@@ -116,13 +113,8 @@ class DeltaFolders:
 
     def _advance(self, model: Policy | PolicyModel, *, most_changed: float) -> _Part:
         """Makes the memory the weights of `model`. More than `most_changed` words are counted alone."""
-        part, is_first = _Part(), not self._has_base
-        weights = export_stages(model, with_fixed=is_first)
-        for number, bucket in self._host.own().items():
-            if bucket.is_fixed and not is_first:
-                continue
-            tensors = dict(itertools.islice(weights, len(bucket.tensors)))
-            views = bucket.views(self._host.copy(number))
+        part = _Part()
+        for views, tensors in self._host.exported(model, with_fixed=not self._has_base):
             # Of what the model holds: a fault in the memory shows, too.
             self._digests |= (digests := digests_of(tensors))
             for name, tensor in tensors.items():
@@ -148,7 +140,6 @@ class DeltaFolders:
                     part.changes[name] = Change(data, base, digest)
                 else:
                     part.changes.clear()
-        drain(weights)
         self._has_base = True
         part.digests = self._digests
         return part

@@ -1,5 +1,6 @@
 """A version's tensors in the CPU's memory, in the buckets that are sent and written, with their digests."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -8,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from asyncrl.serving.tensor_digest import PendingDigests
-from asyncrl.trainer.network.convert import ExportedTensor, exported_tensors
-from asyncrl.trainer.network.export import file_names
+from asyncrl.trainer.network.convert import ExportedTensor, export_stages, exported_tensors
+from asyncrl.trainer.network.export import drain, file_names
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.network.model import device as find_device
 
@@ -134,6 +135,17 @@ class HostWeights:
         if number not in self._copies:
             self._copies[number] = self._allocate(self.plan[number])
         return self._copies[number]
+
+    def exported(
+        self, model: Policy | PolicyModel, *, with_fixed: bool
+    ) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+        """Each own bucket, those that no step changes only `with_fixed`: its tensors in the memory, by name,
+        and what the model holds of them. Other ranks need this one to the end, for its parts of theirs."""
+        weights = export_stages(model, with_fixed=with_fixed)
+        for number, bucket in self.own().items():
+            if with_fixed or not bucket.is_fixed:
+                yield bucket.views(self.copy(number)), dict(itertools.islice(weights, len(bucket.tensors)))
+        drain(weights)
 
     def files(self) -> dict[str, dict[str, Tensor]]:
         """File name -> tensors, of this rank."""

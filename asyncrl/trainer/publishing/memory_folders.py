@@ -6,7 +6,6 @@ and is complete at once. In the background the files are written to the disk, an
 link. When the trainer dies its memory is free: what was not written yet is published again.
 """
 
-import itertools
 import json
 import mmap
 import os
@@ -18,8 +17,7 @@ from torch import Tensor
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.publication import Publication
 from asyncrl.system.files import part_of, writing
-from asyncrl.trainer.network.convert import export_stages
-from asyncrl.trainer.network.export import drain, file_names
+from asyncrl.trainer.network.export import file_names
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.publishing.folders import PublicationFolders
 from asyncrl.trainer.publishing.host_weights import Bucket, HostWeights, digests_of, num_bytes
@@ -69,18 +67,11 @@ class MemoryFolders:
 
     def _fill(self, model: Policy | PolicyModel) -> None:
         """Makes the memory the weights of `model`."""
-        is_first = not self._digests
-        weights = export_stages(model, with_fixed=is_first)
-        for number, bucket in self._host.own().items():
-            if bucket.is_fixed and not is_first:
-                continue
-            tensors = dict(itertools.islice(weights, len(bucket.tensors)))
-            views = bucket.views(self._host.copy(number))
+        for views, tensors in self._host.exported(model, with_fixed=not self._digests):
             for name, tensor in tensors.items():
                 views[name].copy_(tensor, non_blocking=True)
             # Of what the model holds: a fault in the memory shows, too. It waits for the device.
             self._digests |= digests_of(tensors)
-        drain(weights)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
