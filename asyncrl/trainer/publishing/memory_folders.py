@@ -37,6 +37,8 @@ class MemoryFolders:
         """Own bucket -> the path under which every process of the user opens its memory."""
         self._digests: dict[str, str] = {}
         """Digests of the tensors of this rank."""
+        self._holds_version = False
+        """Whether the memory holds a version. The same on every rank, those without a bucket included."""
 
     def write(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
         publication = self.prepare(version, model)
@@ -67,11 +69,12 @@ class MemoryFolders:
 
     def _fill(self, model: Policy | PolicyModel) -> None:
         """Makes the memory the weights of `model`."""
-        for views, tensors in self._host.exported(model, with_fixed=not self._digests):
+        for views, tensors in self._host.exported(model, with_fixed=not self._holds_version):
             for name, tensor in tensors.items():
                 views[name].copy_(tensor, non_blocking=True)
             # Of what the model holds: a fault in the memory shows, too. It waits for the device.
             self._digests |= digests_of(tensors)
+        self._holds_version = True
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 

@@ -15,8 +15,10 @@ from asyncrl.serving.publication import Load, read_publication
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_model
+from asyncrl.trainer.publishing import host_weights
 from asyncrl.trainer.publishing.deltas import INTEGERS, DeltaFolders, LoadDeltas
 from asyncrl.trainer.publishing.folders import FolderWriter, PublicationFolders
+from asyncrl.trainer.publishing.host_weights import HostWeights
 from asyncrl.trainer.publishing.memory_folders import MemoryFolders
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.ranks.update_group import UpdateGroup
@@ -105,6 +107,19 @@ def test_a_version_in_memory_is_complete_before_it_is_on_disk(publisher, server,
     written, wanted = (dict(read_weights(folder)) for folder in (publication.folder, folders[1]))
     assert written.keys() == wanted.keys()
     assert all(torch.equal(written[name], wanted[name]) for name in wanted)
+
+
+@on_an_engine
+@pytest.mark.parametrize("publisher", ["memory"], indirect=True)
+def test_a_rank_without_a_bucket_gathers_the_same_tensors_as_the_others(publisher, model, monkeypatch):
+    asked = []
+    monkeypatch.setattr(HostWeights, "own", lambda _: {})
+    monkeypatch.setattr(
+        host_weights, "export_stages", lambda model, *, with_fixed: iter(asked.append(with_fixed) or ())
+    )
+    for version in (1, 2):
+        publisher.prepare(version, model)
+    assert asked == [True, False]
 
 
 @on_an_engine
