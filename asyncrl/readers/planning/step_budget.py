@@ -39,12 +39,15 @@ class Kernels:
     """Per logit of bfloat16, forward and backward, with the products that write and read it."""
     attention_share: float
     """Share of the peak that attention reaches."""
+    head_passes: int
+    """Reads and writes of queries and keys beside attention: rotations, norms, copies; in both passes."""
 
 
-TORCH_KERNELS = Kernels(72.0, 0.35)
-"""A pass per operation on the logits; FlashAttention 2."""
-FUSED_KERNELS = Kernels(14.0, 0.6)
-"""`trainer.network.output_triton`; FlashAttention 4 (both shares are guesses)."""
+TORCH_KERNELS = Kernels(72.0, 0.35, 10)
+"""A pass per operation on logits and rotations; FlashAttention 2."""
+FUSED_KERNELS = Kernels(14.0, 0.6, 6)
+"""`trainer.network.output_triton`; FlashAttention 4 (both shares are guesses);
+`trainer.packing.rotary_triton`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,7 @@ def step_parts(shape: ModelShape, kernels: Kernels, load: Load) -> list[Part]:
     vocabulary = shape.vocab_size * load.target_share
     output = 6.0 * hidden * vocabulary
     # Norms, rotations, activation and residuals: numbers that are read and written, forward and backward.
-    passes = 16 * hidden + 10 * (queries + keys) + 8 * width
+    passes = 16 * hidden + kernels.head_passes * (queries + keys) + 8 * width
     if load.recompute != "none":
         passes += 4 * hidden + 3 * width
     # q, k, v and outputs are laid out with copies of what is shared, whose gradients are summed in float32.

@@ -68,7 +68,6 @@ def transformer_config(
         gradient_accumulation_fusion=torch.cuda.is_available() and machine.has_fused_weight_gradients(),
         bias_activation_fusion=torch.cuda.is_available() and shape.activation == "silu",
         bias_dropout_fusion=False,
-        apply_rope_fusion=has_engine,
         persist_layer_norm=False,
         # Whether the backward pass of embeddings may add in any order.
         deterministic_mode=torch.are_deterministic_algorithms_enabled(),

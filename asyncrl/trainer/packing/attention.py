@@ -60,7 +60,7 @@ class PackedSequences(PackedSeqParams):
     turns: tuple[Tensor, Tensor] | None = None
     """Cosines and sines [P, 1, D / 2], where `network/bitwise.py` rotates."""
     rotation: tuple[Tensor, Tensor] | None = None
-    """Cosines and sines [C, 1, D], where attention rotates: on a CPU, by `PackedRotary`."""
+    """Cosines and sines [C, 1, D] of `PackedRotary`, by which attention rotates."""
     layer_rotations: tuple[Turns, Turns] | None = None
     """Rotations of full layers and of sliding ones, by `network/rotary.py`."""
     windowed: dict[int, Rows] = field(default_factory=dict)
@@ -318,7 +318,7 @@ class PackedAttention(MegatronModule):
         return output.flatten(1).unsqueeze(1)
 
     def _rotate(self, query: Tensor, key: Tensor, sequences: PackedSequences) -> tuple[Tensor, Tensor]:
-        """[C, H, D], [C, G, D] -> the same, where Megatron has not done it."""
+        """[C, H, D], [C, G, D] -> the same."""
         if (turns := sequences.rotation) is None:
             return query, key
         return rotate(query, turns), rotate(key, turns)
@@ -354,11 +354,7 @@ class PackedRotary(RotaryEmbedding):
         sequences: PackedSequences = arguments[-1]
         return sequences
 
-    def forward(self, sequences: PackedSequences, **_: Any) -> Tensor | None:
-        """[C, 1, 1, D] angles, by which Megatron rotates; None on a CPU, where attention does."""
+    def forward(self, sequences: PackedSequences, **_: Any) -> None:
+        """Leaves what attention rotates by; Megatron itself then rotates nothing."""
         angles: Tensor = self.get_emb(sequences.rows.longest)
-        angles = angles.index_select(0, own_tokens(sequences.positions))
-        if angles.device.type != "cpu":
-            return angles
-        sequences.rotation = turns_of(angles)
-        return None
+        sequences.rotation = turns_of(angles.index_select(0, own_tokens(sequences.positions)))

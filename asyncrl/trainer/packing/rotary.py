@@ -1,17 +1,30 @@
-"""Rotary positions on a CPU as one step of autograd, in Megatron's arithmetic bit for bit.
+"""Rotary positions as one step of autograd: by torch in Megatron's arithmetic bit for bit, or by one kernel.
 
 Megatron composes them of slices and concatenations, each of them a pass over memory and another one in the
-backward pass. Here halves are read where they are. A number is a sum of two products, each rounded, on both
-ways: their order is no matter.
+backward pass. Here halves are read where they are. A number is a sum of two products, each rounded by torch
+on both ways: their order does not matter. On a GPU a kernel of Triton makes one pass, if it works there.
 
 Shapes: C tokens, H heads, D head size, R of it rotated.
 """
 
+import functools
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from asyncrl.trainer.packing.attention_kernels import is_installed
+
+log = logging.getLogger(__name__)
+
+Turn = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+"""(heads [C, H, D], cosines [C, 1, D], sines [C, 1, D] in two equal halves, sign) -> the heads rotated, or
+rotated back where the sign is -1."""
+TOLERANCES = {torch.float32: 1e-5, torch.bfloat16: 1e-2, torch.float16: 2e-3}
+"""Norm of a difference from the formula in float64, relative."""
 
 
 def turns_of(angles: Tensor) -> tuple[Tensor, Tensor]:
@@ -22,8 +35,7 @@ def turns_of(angles: Tensor) -> tuple[Tensor, Tensor]:
 
 def rotate(heads: Tensor, turns: tuple[Tensor, Tensor]) -> Tensor:
     """[C, H, D] -> [C, H, D]: x cos + (-x2, x1) sin, x1 and x2 the halves of x (Su et al. 2021)."""
-    cosines, sines = (each.to(heads.dtype) for each in turns)
-    rotated: Tensor = _Rotate.apply(heads, cosines, sines)
+    rotated: Tensor = _Rotate.apply(heads, *turns, find_turn(heads.device, heads.dtype))
     return rotated
 
 
@@ -51,23 +63,59 @@ class Turns:
 
 class _Rotate(torch.autograd.Function):
     @staticmethod
-    def forward(context: Any, heads: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    def forward(context: Any, heads: Tensor, cosines: Tensor, sines: Tensor, turn: Turn) -> Tensor:
         context.save_for_backward(cosines, sines)
-        first, second = heads.chunk(2, -1)
-        rotated = heads * cosines
-        to_first, to_second = rotated.chunk(2, -1)
-        of_first, of_second = sines.chunk(2, -1)
-        to_first.sub_(second * of_first)
-        to_second.add_(first * of_second)
-        return rotated
+        context.turn = turn
+        return turn(heads, cosines, sines, 1.0)
 
     @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        cosines, sines = context.saved_tensors
-        first, second = gradient.chunk(2, -1)
-        turned = gradient * cosines
-        to_first, to_second = turned.chunk(2, -1)
-        of_first, of_second = sines.chunk(2, -1)
-        to_first.add_(second * of_second)
-        to_second.sub_(first * of_first)
-        return turned, None, None
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        return context.turn(gradient, *context.saved_tensors, -1.0), None, None, None
+
+
+def turn_by_torch(heads: Tensor, cosines: Tensor, sines: Tensor, sign: float) -> Tensor:
+    cosines, sines = cosines.to(heads.dtype), sines.to(heads.dtype)
+    first, second = heads.chunk(2, -1)
+    rotated = heads * cosines
+    to_first, to_second = rotated.chunk(2, -1)
+    of_first, of_second = sines.chunk(2, -1)
+    to_first.add_(second * of_first, alpha=-sign)
+    to_second.add_(first * of_second, alpha=sign)
+    return rotated
+
+
+def turn_by_triton(heads: Tensor, cosines: Tensor, sines: Tensor, sign: float) -> Tensor:
+    from asyncrl.trainer.packing import rotary_triton
+
+    return rotary_triton.turn(heads, cosines, sines, sign)
+
+
+@functools.cache
+def find_turn(device: torch.device, dtype: torch.dtype) -> Turn:
+    """`turn_by_torch` on a CPU; on a GPU `turn_by_triton`, if it works there."""
+    if device.type == "cpu" or not is_installed("triton"):
+        return turn_by_torch
+    fault = try_turn(turn_by_triton, device, dtype)
+    if fault is None:
+        return turn_by_triton
+    log.warning("rotary positions: triton does not work here: %s", fault)
+    return turn_by_torch
+
+
+def try_turn(turn: Turn, device: torch.device, dtype: torch.dtype) -> str | None:
+    """Compares it with the formula, forward and back, on heads inside longer rows; returns the defect."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(7, 3, 200, generator=generator).to(device, dtype)
+    heads = rows[..., 10:138]
+    angles = 40 * torch.rand(7, 1, 64, generator=generator).to(device).repeat(1, 1, 2)
+    for sign in (1.0, -1.0):
+        exact = turn_by_torch(heads.double(), angles.double().cos(), angles.double().sin(), sign)
+        try:
+            found = turn(heads, angles.cos(), angles.sin(), sign)
+        # The package of others: whatever it raises is the reason why it does not serve.
+        except Exception as error:
+            return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        distance = ((found.double() - exact).norm() / exact.norm()).item()
+        if not distance <= TOLERANCES[dtype]:
+            return f"its numbers differ from the formula's by {distance:.2g} of their norm"
+    return None
