@@ -10,9 +10,10 @@ from asyncrl.data.gym import check_gyms
 from asyncrl.data.prompts import told_title
 from asyncrl.examples.prepare import is_prepared
 from asyncrl.launch.base_model import fetch_models
+from asyncrl.launch.machine_check import check_machine
 from asyncrl.launch.meters.memory import gpu_bytes, host_bytes, run_bytes
 from asyncrl.launch.placement import GpuMap, place
-from asyncrl.launch.preflight import check_machine, check_unfinished, read_inputs
+from asyncrl.launch.preflight import check_unfinished, read_inputs
 from asyncrl.launch.prepare import check_names
 from asyncrl.model.adapters import trained_in_short
 from asyncrl.model.dtype import find_dtype

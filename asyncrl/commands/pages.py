@@ -59,6 +59,7 @@ PAGES = {
     "asyncrl.launch.first_recipe": "docs/init.md",
     "asyncrl.launch.placement": "docs/gpus.md#which-process-gets-which-gpus",
     "asyncrl.launch.preflight": "docs/planning.md",
+    "asyncrl.launch.machine_check": "docs/planning.md",
     "asyncrl.launch.remote_server": "docs/gpus.md#several-machines-without-ray",
     "asyncrl.launch.servers": "docs/gpus.md#servers",
     "asyncrl.launch.site": "docs/gpus.md#ray",

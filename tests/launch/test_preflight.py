@@ -12,8 +12,9 @@ from fakes.recipes import make_recipe
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
+from asyncrl.launch.machine_check import check_machine
 from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.preflight import check_machine, read_inputs
+from asyncrl.launch.preflight import read_inputs
 from asyncrl.recipe.file import load_recipe
 
 
@@ -59,8 +60,8 @@ def test_processes_with_more_threads_than_cores_are_warned_of(
     sections: dict[str, Any],
     is_crowded: bool,
 ) -> None:
-    monkeypatch.setattr("asyncrl.launch.preflight.available_cores", lambda: 2)
-    monkeypatch.setattr("asyncrl.launch.preflight._check_reachable", lambda *_: None)
+    monkeypatch.setattr("asyncrl.launch.machine_check.available_cores", lambda: 2)
+    monkeypatch.setattr("asyncrl.launch.machine_check._check_reachable", lambda *_: None)
     check(tmp_path, sections)
     assert ("on 2 core(s) for both" in caplog.text) == is_crowded
 

@@ -91,7 +91,7 @@ def large_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimpleNamespace(total=2**50, used=0, free=2**50)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: disk)
     memory = MachineMemory(total=2**40, available=2**40, is_bounded=False)
-    monkeypatch.setattr("asyncrl.launch.preflight.machine_memory", lambda: memory)
+    monkeypatch.setattr("asyncrl.launch.machine_check.machine_memory", lambda: memory)
 
 
 def overrides(path: Path, tmp_path: Path) -> list[str]:

@@ -10,6 +10,7 @@ from asyncrl.launch.doctor.probe import Finding, broken, lost, ok
 from asyncrl.system.network import RANGE, free_ports
 
 LOOPBACK = "127.0.0.1"
+DEFAULT_PORTS = {"http": 80, "https": 443}
 CONNECT_SECONDS = 3.0
 HUB_SECONDS = 5.0
 """Time limit of one request."""
@@ -18,7 +19,6 @@ SEVERAL = 8
 OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
 TRUE = ("1", "true", "yes", "on")
 PROXIES = ("https_proxy", "http_proxy", "all_proxy", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")
-DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def talk_to_oneself() -> None:

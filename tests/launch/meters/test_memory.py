@@ -10,6 +10,7 @@ import pytest
 from fakes.shapes import tiny_shape
 
 from asyncrl.errors import InputError
+from asyncrl.launch.machine_check import check_machine
 from asyncrl.launch.meters.memory import (
     SERVER_PROCESS_BYTES,
     TRAINER_PROCESS_BYTES,
@@ -23,7 +24,6 @@ from asyncrl.launch.meters.memory import (
 )
 from asyncrl.launch.meters.usage import find_families
 from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.preflight import check_machine
 from asyncrl.model.memory import server_memory
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
@@ -115,7 +115,7 @@ def test_a_container_with_too_little_memory_is_refused_however_much_its_machine_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     small = MachineMemory(total=2**28, available=2**27, is_bounded=True)
-    monkeypatch.setattr("asyncrl.launch.preflight.machine_memory", lambda: small)
+    monkeypatch.setattr("asyncrl.launch.machine_check.machine_memory", lambda: small)
     with pytest.raises(InputError, match=r"0\.1 GiB are left by the control group of this process"):
         check_machine(make_recipe(600), tiny_shape(), ON_CPU)
 
