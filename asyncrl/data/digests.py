@@ -11,6 +11,7 @@ from typing import Any
 
 from asyncrl.data.files import PATTERNS
 from asyncrl.data.gym import gym_digest
+from asyncrl.data.harbor import task_folders
 from asyncrl.errors import InputError
 from asyncrl.recipe import Source
 from asyncrl.system.files import sha256_of
@@ -35,7 +36,8 @@ def _parts(source: Source, key: str) -> Iterator[str]:
         yield fetch(source.path, source.revision, kind="dataset", key=key, files=PATTERNS).commit
     elif path.is_dir():
         path = path / (source.folder or "")
-        for file in sorted({file for pattern in PATTERNS for file in path.rglob(pattern) if file.is_file()}):
+        patterns = ("*",) if task_folders(path) else PATTERNS
+        for file in sorted({file for pattern in patterns for file in path.rglob(pattern) if file.is_file()}):
             yield f"{file.relative_to(path)} {_file_digest(file, key)}"
     else:
         yield _file_digest(path, key)

@@ -16,6 +16,7 @@ from verifiers.plugins import Plugin, Plugins
 ENTRY_POINT_GROUP = "asyncrl.environments"
 
 BUILT_IN = {
+    "container": "asyncrl.turns.environments.container:Container",
     "gym_feedback": "asyncrl.turns.environments.gym_feedback:GymFeedback",
     "openenv": "asyncrl.turns.environments.openenv:OpenEnv",
 }

@@ -1,6 +1,8 @@
 """All probes, in the order in which their lines are read: what can stop every run comes first."""
 
 import json
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +24,7 @@ from asyncrl.launch.doctor.packages import locked, owners, pins
 from asyncrl.launch.doctor.probe import Finding, Probe, State, lost, ok, output_of
 from asyncrl.system.gpus import ASK_SECONDS
 from asyncrl.system.places import cache_folder
+from asyncrl.turns.environments.boxes import ENGINES
 
 READ_SECONDS = 10.0
 """For a look at files of the kernel."""
@@ -56,11 +59,34 @@ def probes() -> list[Probe]:
         Probe("proxies", proxies, ASKED_SECONDS),
         Probe("hub", hub, ASKED_SECONDS),
         Probe("sandbox", sandbox, SANDBOX_SECONDS + READ_SECONDS),
+        Probe("containers", containers, ASKED_SECONDS),
     ]
 
 
 SANDBOX_SECONDS = 120.0
 """For a pool, its interpreter and nine programs, on a busy machine."""
+
+
+def containers(
+    which: Callable[[str], str | None] = shutil.which,
+    ask: Callable[..., "subprocess.CompletedProcess[str]"] = output_of,
+) -> Iterator[Finding]:
+    """The engine that the environment container would use for rows with an image, if it answers."""
+    engine = next((name for name in ENGINES if which(name)), None)
+    loss = "Tasks with an image are refused (environment container); others run in the sandbox."
+    if engine is None:
+        yield lost("containers", "neither podman nor docker", loss, "Install podman; it needs no root.")
+        return
+    try:
+        done = ask([engine, "info"], seconds=ASKED_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield lost("containers", f"`{engine} info`: {error}", loss, f"Correct {engine}'s installation.")
+        return
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no words"])[-1]
+        yield lost("containers", f"`{engine} info`: {last}", loss, f"Start {engine}, or install podman.")
+        return
+    yield ok("containers", f"{engine} answers")
 
 
 def measured() -> dict[str, Any]:

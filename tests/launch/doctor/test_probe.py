@@ -1,9 +1,11 @@
 """Probes side by side: none can hold up or end the others. Measurements of the sandbox as lines."""
 
+import subprocess
 import threading
+from collections.abc import Sequence
 from typing import Any
 
-from asyncrl.launch.doctor.catalog import sandbox
+from asyncrl.launch.doctor.catalog import containers, sandbox
 from asyncrl.launch.doctor.probe import Finding, Probe, State, examine, lost, ok, worst
 
 
@@ -99,3 +101,19 @@ def test_the_lower_tier_and_each_layer_that_does_not_hold_have_lines() -> None:
     )
     assert tier.state is State.LOST and tier.fix == "sysctl x=1"
     assert disk.found == "disk: open"
+
+
+def engine_line(there: str | None, returncode: int = 0, stderr: str = "") -> Finding:
+    def ask(command: Sequence[str], *, seconds: float) -> subprocess.CompletedProcess[str]:
+        assert command == [there, "info"]
+        return subprocess.CompletedProcess(command, returncode, "", stderr)
+
+    (found,) = containers(lambda name: name if name == there else None, ask)
+    return found
+
+
+def test_containers_need_an_engine_that_answers() -> None:
+    assert engine_line("docker").state is State.OK
+    assert engine_line(None).found == "neither podman nor docker"
+    silent = engine_line("docker", 1, "warning\nCannot connect to the Docker daemon\n")
+    assert silent.state is State.LOST and silent.found.endswith("Cannot connect to the Docker daemon")
