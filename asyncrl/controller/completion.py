@@ -27,12 +27,14 @@ from asyncrl.rollout.complete import GroupCompletion, Rollouts
 from asyncrl.rollout.fault_limit import retried_fault
 from asyncrl.rollout.filter import AdaptiveGroups, SignalFilter
 from asyncrl.rollout.grade import Grader
+from asyncrl.rollout.group_advantages import Worth, without_turns
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.teacher import Teacher
 from asyncrl.serving.server_process import ProcessOwner
 from asyncrl.system.places import LOGS
 from asyncrl.tasks.demonstration import Demonstration, Pair
 from asyncrl.tasks.order import TaskOrder
+from asyncrl.turns.summaries import summary_turns
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,11 @@ def make_dropped(inputs: Inputs, metrics: RunMetrics) -> DroppedGroups:
     return DroppedGroups(metrics.dropped, zero_reward, groups_per_batch=rollout.groups_per_batch)
 
 
+def without_summaries(trajectory: Trajectory, worth: Worth) -> Worth:
+    """The worth of a trajectory whose summaries have none (turns.summarize.trains)."""
+    return without_turns(worth, trajectory.turn_lengths(), summary_turns(trajectory))
+
+
 def make_completion(
     inputs: Inputs,
     queue: ReplayQueue,
@@ -157,6 +164,8 @@ def make_completion(
 ) -> GroupCompletion:
     has_verdicts = inputs.recipe.has_verdicts()
     algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
+    summarize = inputs.recipe.turns.summarize
+    revised = {} if summarize is None or summarize.trains else {"revised": without_summaries}
     return GroupCompletion(
         queue,
         rollouts,
@@ -173,6 +182,7 @@ def make_completion(
         adaptive=adaptive,
         teacher=teacher,
         has_verdicts=has_verdicts,
+        **revised,
     )
 
 

@@ -258,6 +258,7 @@ class Recipe(Section):
         conversations.check_template_arguments(self.prompt, self.turns, self.agent)
         conversations.check_history(self.prompt, self.turns, self.agent)
         conversations.check_summaries(self.prompt, self.turns, self.agent, self.model)
+        conversations.check_untrained_summaries(self.turns, algorithm)
         conversations.check_agent(self.agent, self.turns)
         terms.check_staleness(algorithm, rollout, trainer)
         groups.check_repetition(self.replay, rollout)

@@ -56,6 +56,8 @@ class GroupCompletion:
     filter: SignalFilter
     judges_branches: bool = False
     """Whether each branch of an agent has a verdict of its own (agent.verdict)."""
+    revised: Callable[[Trajectory, Worth], Worth] = lambda trajectory, worth: worth
+    """From the worth of a trajectory to the one that is trained."""
     ended: Callable[[Group, DropReason | None], None] = lambda group, reason: None
     """Told of each group that becomes ready (None) or is dropped."""
     is_group_wise: Callable[[Task], bool] = lambda task: False
@@ -227,7 +229,8 @@ class GroupCompletion:
             if self.has_verdicts
             else [Worth(0.0)] * len(sampled)
         )
-        return [(trajectory, worth) for (trajectory, _), worth in zip(sampled, worths, strict=True)]
+        pairs = zip(sampled, worths, strict=True)
+        return [(trajectory, self.revised(trajectory, worth)) for (trajectory, _), worth in pairs]
 
     def _make_ready(self, group: Group) -> None:
         # An advantage that fails does so here, while the group is open: it resumes once that is fixed.

@@ -56,6 +56,13 @@ def worths_of(
     ]
 
 
+def without_turns(worth: Worth, lengths: Sequence[int], are_left_out: Sequence[bool]) -> Worth:
+    """The same with an advantage of 0 for the turns left out, of those with sampled `lengths`."""
+    runs = worth.turns or [(length, worth.advantage) for length in lengths]
+    values = [0.0 if is_left_out else own for is_left_out, (_, own) in zip(are_left_out, runs, strict=True)]
+    return Worth(values[0], as_runs(lengths, values)) if values else worth
+
+
 def _in_branches(
     group: GroupRewards, place: int, whole: float, graded: Graded, advantage: Advantage, algorithm: Algorithm
 ) -> Worth:

@@ -14,6 +14,7 @@ from itertools import accumulate, takewhile
 
 from asyncrl.errors import InputError
 from asyncrl.recipe.sections.turns import Summarize
+from asyncrl.records import Observed, Trajectory
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
 from asyncrl.turns.history import Exchange
@@ -28,6 +29,20 @@ INTRODUCTION = "Your summary of the conversation so far:"
 def is_summary(notes: str) -> bool:
     """Whether the turn that they answer is a summary."""
     return KEPT_TURNS in json.loads(notes or "{}")
+
+
+def summary_turns(trajectory: Trajectory) -> list[bool]:
+    """Whether each turn of `Trajectory.turn_lengths` is a summary."""
+    found = list[bool]()
+    for line in trajectory.lines():
+        is_asked, is_begun = False, False
+        for segment in line.segments:
+            if isinstance(segment, Observed):
+                is_asked, is_begun = REQUEST in json.loads(segment.notes or "{}"), False
+            elif segment.tokens and not is_begun:
+                is_begun = True
+                found.append(is_asked)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

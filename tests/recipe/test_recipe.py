@@ -38,9 +38,14 @@ def test_remax_asks_for_room_for_its_greedy_trajectory() -> None:
 
 
 def summarized(
-    *, turns: dict[str, Any] | None = None, at_tokens: int = 1024, max_tokens: int = 256, **sections: Any
+    *,
+    turns: dict[str, Any] | None = None,
+    at_tokens: int = 1024,
+    max_tokens: int = 256,
+    trains: bool = True,
+    **sections: Any,
 ) -> dict[str, Any]:
-    asked = {"at_tokens": at_tokens, "max_tokens": max_tokens}
+    asked = {"at_tokens": at_tokens, "max_tokens": max_tokens, "trains": trains}
     base = {"turns": {**(turns or {"tools": ["calculator"]}), "summarize": asked}}
     return {"model": {"path": "m", "context_tokens": 4096}, **base, **sections}
 
@@ -99,6 +104,10 @@ def summarized(
         ),
         (summarized(model={"path": "m"}), "turns.summarize is set but model.context_tokens is not"),
         (summarized(max_tokens=600), "half of it, 512, is for turns behind the summary"),
+        (
+            summarized(trains=False, algorithm={"advantage": "reinforce_pp"}),
+            "would change the advantage of 0 that summaries have",
+        ),
         (
             summarized(at_tokens=4000),
             "96 tokens are left for the turn that reaches it",

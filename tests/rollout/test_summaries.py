@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,19 +16,20 @@ from rollout.test_rendered_history import END, HEADER, Run, _joined, asked_by, l
 from turns.test_dialogue import FAMILIES, make_codec
 
 from asyncrl.algorithms.advantages import ADVANTAGES
+from asyncrl.controller.completion import make_completion, without_summaries
 from asyncrl.errors import InputError
 from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.explain import turn_sentences
 from asyncrl.journal.packing import sequences_of_trajectory
 from asyncrl.journal.reader import JournalReader
-from asyncrl.launch.preflight import check_summaries
+from asyncrl.launch.machine_check import check_summaries
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.sections.turns import Summarize
 from asyncrl.records import DropReason, Finish, Segment, Trajectory, branch_number
 from asyncrl.replay.group import sequences_of
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.group_advantages import worths_of
+from asyncrl.rollout.group_advantages import Worth, worths_of
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation
@@ -249,6 +251,42 @@ def test_baselines_are_over_trajectories_and_each_context_has_the_advantage() ->
     ]
     # The mean of two rewards is 0.75; that of three contexts would be 0.83.
     assert found == [0.25, 0.25, -0.25]
+
+
+async def test_summaries_that_are_not_trained_have_an_advantage_of_0(tmp_path: Path) -> None:
+    async with summed_up(tmp_path) as run:
+        whole = await run.play()
+        worths = {each.trajectory_id: without_summaries(each, Worth(1.5)) for each in whole}
+        run.queue.make_ready(
+            run.group,
+            {name: worth.advantage for name, worth in worths.items()},
+            {name: worth.turns for name, worth in worths.items()},
+        )
+        told = set()
+        for sequence in sequences_of(run.group):
+            tokens, first = list(sequence.sampled_tokens()), 0
+            for length, advantage in sequence.advantage_runs():
+                text = run.codec.decode(tokens[first : first + length])
+                told |= {(kind, advantage) for kind in ("SUM", "TURN") if kind in text}
+                first += length
+            assert first == len(tokens)
+        assert told == {("SUM", 0.0), ("TURN", 1.5)}
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_the_recipe_says_whether_summaries_are_trained(tmp_path: Path, trains: bool) -> None:
+    turns = {"environment": "gym_feedback", "summarize": SETTINGS.model_dump() | {"trains": trains}}
+    recipe = make_recipe(tmp_path, turns=turns, model={"path": "m", "context_tokens": 4096})
+    unused: Any = None
+    parts: Any = SimpleNamespace(ended=unused, has_signal=unused)
+    known: Any = SimpleNamespace(recipe=recipe, codec=unused)
+    made = make_completion(known, parts, unused, unused, unused, unused, parts, None)
+    assert (made.revised is without_summaries) is not trains
+
+
+def test_a_trajectory_without_a_summary_keeps_its_worth() -> None:
+    one = Trajectory("0-0", (1, 2), [Segment(0, [5, 6], [-1.0, -1.0])], finish=Finish.STOP)
+    assert without_summaries(one, Worth(0.5)) == Worth(0.5)
 
 
 async def test_the_journal_says_where_a_context_was_cut(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Checks of turns and agents, and of the templates that write what they read."""
 
+from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.sections.agent import Agent
+from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES
 from asyncrl.recipe.sections.model import Model
 from asyncrl.recipe.sections.prompt import Prompt
 from asyncrl.recipe.sections.turns import Turns
@@ -108,4 +110,17 @@ def check_summaries(prompt: Prompt | None, turns: Turns, agent: Agent, model: Mo
             f"{turns.max_observed_tokens}) and the summary (turns.summarize.max_tokens "
             f"{asked.max_tokens}), {needed} together. Lower "
             f"turns.summarize.at_tokens, or raise model.context_tokens."
+        )
+
+
+def check_untrained_summaries(turns: Turns, algorithm: Algorithm) -> None:
+    if turns.summarize is None or turns.summarize.trains:
+        return
+    name = algorithm.advantage.name
+    if algorithm.needs_critic() or name in (*WHITENED_ADVANTAGES, "batch_mean") or algorithm.has_kl_reward():
+        added = " with KL in the reward" if algorithm.has_kl_reward() else ""
+        raise ValueError(
+            f"turns.summarize.trains is false but algorithm.advantage is {name}{added}, which would change "
+            f"the advantage of 0 that summaries have. Set algorithm.advantage to grpo, dr_grpo or rloo, or "
+            f"remove turns.summarize.trains."
         )

@@ -39,6 +39,9 @@ class Summarize(Section):
         "what is left to do. Only this summary and the last turns stay."
     )
     """Message of the user that asks the model for a summary."""
+    trains: bool = True
+    """Whether summaries are trained. false: their advantage is 0, to see what training them is worth; they
+    still count in means, and entropy and KL terms act on them."""
 
 
 class Turns(Section):
