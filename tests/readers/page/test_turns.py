@@ -1,6 +1,7 @@
 """Turns of a trajectory on the page: sampled tokens one by one, what was observed between them."""
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from asyncrl.journal.reader import GroupFilter
 from asyncrl.readers.page import groups
 from asyncrl.readers.page.groups import MOST_CHARACTERS, list_groups, read_group, read_trajectory
 from asyncrl.readers.page.runs import Run
-from asyncrl.records import Finish
+from asyncrl.records import Finish, Observed
 from asyncrl.replay.branches import branch_off
 
 OBSERVED = "document.querySelectorAll('#group .observed').length"
@@ -155,4 +156,38 @@ def test_a_branch_is_told_with_its_own_text_verdict_and_advantage(tmp_path: Path
         turn_sentences(row["trajectories"][0])
     )
     assert read_trajectory(Run("branches", folder), 0, 0, 2) is None
+    queue.journal.close()
+
+
+@needs_chromium
+async def test_contexts_behind_summaries_are_one_story_with_the_cut_marked(
+    tmp_path: Path, browser_address: str
+) -> None:
+    (folder := tmp_path / "chain").mkdir()
+    queue, words = make_queue(folder, batch=1, samples=2), Words()
+    queue.announce(0)
+    group = queue.admit(make_task())
+    whole, other = group.trajectories
+    line = whole
+    for number in range(2):
+        queue.append(group, line, said(words, f"summary {number}"), None)
+        line.turn_finish = Finish.STOP
+        notes = json.dumps({"messages": [], "kept_turns": number})
+        line = branch_off(queue, group, whole, Observed([], notes), words("asked again"))
+    queue.append(group, line, said(words, "the answer"), None)
+    queue.append(group, other, said(words, "a guess"), None)
+    for each, outcome in ((whole, "correct"), (other, "wrong")):
+        queue.end(group, each, Finish.STOP, None, "")
+        queue.score(group, each, make_score(float(outcome == "correct")), "text")
+    queue.make_ready(group, {whole.trajectory_id: 0.5, other.trajectory_id: -0.5})
+    queue.journal.barrier_blocking()
+    words.save(tmp_path / "model")
+    (folder / "recipe.yaml").write_text(f"name: chain\nmodel: {{path: {tmp_path / 'model'}}}\n")
+    async with opened(tmp_path, browser_address, "#/chain/groups/0") as page:
+        await page.wait_for("document.querySelectorAll('#group article').length === 4")
+        story = "[...document.querySelectorAll('#group article')].map(a => [a.className, a.dataset.outcome])"
+        assert await page.evaluate(story) == [
+            *(["", "correct"], ["continued", "correct"], ["continued", "correct"], ["", "wrong"]),
+        ]
+        assert (await page.text("#group")).count("The context is cut here") == 2
     queue.journal.close()

@@ -253,7 +253,7 @@ function fetchButton(trajectory) {
     const card = button.closest("article");
     const [, branch] = trajectory.trajectory_id.split(".");
     const name = branch === undefined ? trajectory.sample : `${trajectory.sample}.${branch}`;
-    card.replaceWith(trajectoryCard(await ask(api(state.run, "groups", trajectory.group_id, name))));
+    card.replaceWith(trajectoryCard(await ask(api(state.run, "groups", trajectory.group_id, name)), card.dataset.continues));
     colorTokens();
   });
   return button;
@@ -271,12 +271,24 @@ function segmentChips(trajectory) {
   return chips;
 }
 
-function trajectoryCard(trajectory) {
+// The trajectories of a group as cards. A context behind a summary continues the card before it: one story, with the cut marked.
+function trajectoryCards(trajectories) {
+  const outcomes = new Map(trajectories.map((each) => [each.trajectory_id, each.outcome ?? "none"]));
+  const endsInSummary = (each) => each?.observations.at(-1)?.messages.at(-1)?.role === "summary";
+  return trajectories.map((each, place) => {
+    const isContinued = each.branch_of !== null && endsInSummary(trajectories[place - 1]);
+    return trajectoryCard(each, isContinued ? outcomes.get(each.branch_of) : undefined);
+  });
+}
+
+// `continues`: the outcome of the trajectory that it continues behind a summary.
+function trajectoryCard(trajectory, continues) {
   const lengths = trajectory.compacted ? trajectory.compacted.map((segment) => segment[1]) : [trajectory.num_tokens];
   const length = lengths.reduce((sum, each) => sum + each, 0);
   const own = trajectory.branch_verdict;
   const judged = trajectory.branch_of === null ? trajectory.outcome : (own?.outcome ?? null);
-  const outcome = judged ?? (trajectory.branch_of === null ? "no verdict yet" : `branch of ${trajectory.branch_of}`);
+  const unjudged = trajectory.branch_of === null ? "no verdict yet" : `branch of ${trajectory.branch_of}`;
+  const outcome = continues !== undefined ? "continues behind the summary" : (judged ?? unjudged);
   const facts = [`reward ${number(trajectory.reward)}`, `advantage ${number(trajectory.advantage)}`, `${length} tokens`];
   if (trajectory.observations.length > 0) facts.push(`${whole(trajectory.num_observed_tokens)} observed`, plural(trajectory.observations.length + 1, "turn"));
   if (own !== null) facts.push(`this conversation alone: ${own.outcome.replace("_", " ")}, reward ${number(own.reward)}`);
@@ -296,7 +308,7 @@ function trajectoryCard(trajectory) {
   const unknown = "importance ratio and entropy of its tokens were not kept (view.groups_per_step), or it was not trained yet";
   return element(
     "article",
-    { dataset: { outcome: judged ?? "none" } },
+    { className: continues === undefined ? "" : "continued", dataset: { outcome: continues ?? judged ?? "none", ...(continues === undefined ? {} : { continues }) } },
     head,
     ...(why.length ? [element("div", { className: "why", textContent: why.join(" · ") })] : []),
     element("div", {}, ...responseText(trajectory)),
@@ -368,7 +380,7 @@ function story(group) {
 function groupView(group) {
   const title = element("h2", { textContent: `Group ${group.group_id} · ${group.task_id}` });
   const prompt = element("pre", { className: "prompt", textContent: group.prompt });
-  return [title, story(group), prompt, ...coloringTools(group), ...group.trajectories.map(trajectoryCard)];
+  return [title, story(group), prompt, ...coloringTools(group), ...trajectoryCards(group.trajectories)];
 }
 
 async function reload() {
