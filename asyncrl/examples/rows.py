@@ -1,7 +1,7 @@
 """Parts that all examples share: options, data files of a task, the tokenizer."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, NotRequired, TypedDict, TypeVar
@@ -85,7 +85,7 @@ def row_of(terms: Terms, write_prompt: Callable[[Terms], str] = prompt_of) -> Da
     return {"prompt": write_prompt(terms), "answer": str(sum(terms)), "verifier": "math"}
 
 
-def write_rows(path: Path, rows: Iterable[DataRow]) -> None:
+def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 

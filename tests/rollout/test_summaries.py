@@ -207,6 +207,27 @@ async def test_a_restart_at_each_point_gives_the_same_trajectory(tmp_path: Path,
         assert num_before < run.group.num_tokens()
 
 
+async def test_an_abort_in_the_middle_of_a_summary_changes_no_token(tmp_path: Path) -> None:
+    found = []
+    for is_aborted in (False, True):
+        (folder := tmp_path / str(is_aborted)).mkdir()
+        async with summed_up(folder, samples=1) as run:
+            work = asyncio.create_task(run.play())
+            (trajectory,) = run.group.trajectories
+            while not MOMENTS["in the middle of the summary"](trajectory, run):
+                assert not work.done()
+                await asyncio.sleep(0)
+            num_requests = len(run.engine.bodies)
+            if is_aborted:
+                run.engine.aborted.update(rid for body in run.engine.bodies for rid in body["rid"])
+            await work
+            # The first request behind the abort continues the summary.
+            resumed = run.engine.bodies[num_requests]["input_ids"][0]
+            assert (REQUEST in run.codec.exact_text(resumed[-40:])) is is_aborted
+            found.append([(*each[:2], _joined(each[2])) for each in lines_of(trajectory)])
+    assert found[0] == found[1]
+
+
 async def test_a_group_that_is_too_stale_is_dropped_with_the_tokens_of_all_contexts(tmp_path: Path) -> None:
     queue = await killed(tmp_path, MOMENTS["in the branch"])
     tokens = queue.live[0].num_tokens()
