@@ -133,6 +133,7 @@ def rank_memory(
     tokens_per_micro_batch: int,
     layout: Layout = ONE_PROCESS,
     has_critic: bool = False,
+    freezes_critic_attention: bool = False,
     has_reference: bool = False,
     saves_reference: bool = False,
     saves_in_background: bool = True,
@@ -154,14 +155,20 @@ def rank_memory(
     # Data-parallel ranks share what they all hold: each writes a part of it, and optimizes it if distributed.
     share = _data_share(shape, layout)
     values_share = _data_share(shape, layout, is_critic=True) if has_critic else 0
+    # Numbers without a gradient: of the fullest stage's layers, of which each rank has its part.
+    frozen = round(_attention_parameters(shape, layout)) if freezes_critic_attention else 0
+    frozen_share = frozen // (layout.data * layout.context)
     optimized, values_optimized = (
-        (share, values_share) if layout.is_optimizer_distributed else (parameters, values)
+        (share, values_share - frozen_share)
+        if layout.is_optimizer_distributed
+        else (parameters, values - frozen)
     )
     kept = (4 if is_mixed else 0) + adam.exp_avg + adam.exp_avg_sq
     computed = 0 if adam.is_on_host else kept
     # Muon's matrices are whole on every rank, and the critic has the same.
     saved = adam.exp_avg_sq * _rank_matrices(shape, layout) if adam.is_muon else 0
     saved_copy = int(saves_in_background) * (saved // (layout.data * layout.context))
+    values_saved = max(0, saved - adam.exp_avg_sq * frozen) * int(has_critic)
     copied = int(saves_in_background) * (width + kept)
     rows = layout.padded_vocabulary(shape.vocab_size) // layout.tensor
     logits = tokens_per_micro_batch * layout.padded_vocabulary(shape.vocab_size)
@@ -183,7 +190,7 @@ def rank_memory(
         logits=LOGIT_COPIES * 4 * min(logits // layout.tensor, at_once)
         + int(float32_logits and is_mixed) * rows * shape.hidden_size * 4,
         output_gradient=output_gradient,
-        critic=values * (width + 4) + values_optimized * computed - int(has_critic) * saved,
+        critic=values * width + (values - frozen) * 4 + values_optimized * computed - values_saved,
         critic_copy=copied * values_share - int(has_critic) * saved_copy,
         reference=parameters * width if has_reference else 0,
         past_model=parameters * width if num_past_versions else 0,
@@ -265,6 +272,12 @@ def _kind(name: str) -> str:
 def _rank_parameters(shape: ModelShape, layout: Layout, *, is_critic: bool = False) -> int:
     """Parameters of the fullest rank."""
     return sum(_dense_and_experts(shape, layout, is_critic=is_critic))
+
+
+def _attention_parameters(shape: ModelShape, layout: Layout) -> float:
+    """Parameters of attention on a rank, where stages have equal parts of it."""
+    layers = math.ceil(shape.num_layers / layout.pipeline) / shape.num_layers
+    return layers * parameters_by_kind(shape)["attention"] / layout.tensor
 
 
 def _rank_matrices(shape: ModelShape, layout: Layout) -> int:

@@ -44,6 +44,19 @@ def test_context_ranks_share_the_tokens():
     assert memory_at(Layout(context=2)).activations == memory_at(Layout()).activations // 2
 
 
+def test_frozen_attention_of_a_critic_has_neither_gradient_nor_moments():
+    def critic(layout: Layout = Layout(), **given: bool) -> int:
+        options = {"dtype": "float32", "tokens_per_micro_batch": 8, "layout": layout}
+        return rank_memory(tiny_shape(), **options, has_critic=True, **given).critic
+
+    attention = parameters_by_kind(tiny_shape())["attention"]
+    frozen = {"freezes_critic_attention": True}
+    assert critic() - critic(**frozen) == attention * (4 + 8)
+    assert critic(Layout(tensor=2)) - critic(Layout(tensor=2), **frozen) == attention // 2 * (4 + 8)
+    shared = Layout(data=2, is_optimizer_distributed=True)
+    assert critic(shared) - critic(shared, **frozen) == attention * 4 + attention // 2 * 8
+
+
 def test_a_save_that_training_waits_for_needs_no_copy_not_of_the_critic_either():
     def memory(saves_in_background: bool) -> RankMemory:
         return rank_memory(

@@ -41,6 +41,7 @@ def trainer_memory(
         tokens_per_micro_batch=largest_micro_batch(recipe, shape, longest_prompt),
         layout=check_layout(recipe, shape, on_gpu=on_gpu),
         has_critic=recipe.algorithm.needs_critic(),
+        freezes_critic_attention=recipe.algorithm.needs_critic() and recipe.critic.frozen == "attention",
         has_reference=recipe.algorithm.kl.coefficient > 0 or recipe.stage == "dpo",
         saves_reference=recipe.algorithm.kl.refresh_steps > 0,
         saves_in_background=recipe.trainer.saves_in_background,
