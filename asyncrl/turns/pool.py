@@ -28,9 +28,9 @@ from verifiers.template import Template, WorkerDied
 START_SECONDS = 60.0
 """To build an environment and to start it: no response is to blame for that time."""
 TOOL_LOADER = "asyncrl.turns.tools.tool:load_tools"
-MOUNTING_TOOLS = frozenset(["python"])
-"""Tools whose sandbox mounts, which Landlock forbids: where one is named, nothing is hidden. Its programs see
-no file of the machine anyway."""
+MOUNTING = frozenset(["python", "container"])
+"""Tools and environments whose sandbox mounts, which Landlock forbids: from the process of one nothing is
+hidden. Its programs see no file of the machine anyway."""
 KEPT_VARIABLES = frozenset(
     "PATH HOME USER LOGNAME SHELL VIRTUAL_ENV CUDA_VISIBLE_DEVICES XDG_CACHE_HOME PYTHONHASHSEED "
     "COVERAGE_PROCESS_START".split()
@@ -68,13 +68,14 @@ class EpisodePool(RunPart):
         self._memory_bytes = memory_bytes
         self._tools = list(tools)
         self._folder = None if folder is None else str(folder.resolve())
-        mounts = any(name in MOUNTING_TOOLS for tool in tools for name in _names(tool))
+        mounts = any(name in MOUNTING for tool in tools for name in _names(tool))
         self._hidden = () if mounts else tuple(str(path.resolve()) for path in hidden)
         self._loader = tool_loader
         self._prints = prints
         self._places = asyncio.Semaphore(max_processes)
         self._starting = asyncio.Lock()
-        self._template: Template[EpisodeProcess] | None = None
+        self._templates: dict[bool, Template[EpisodeProcess]] = {}
+        """By whether nothing is hidden from what it forks."""
         self._temporary: str | None = None
         self._is_closed = False
 
@@ -88,8 +89,8 @@ class EpisodePool(RunPart):
         """Kills all processes. Requests in flight end as faults."""
         self._is_closed = True
         async with self._starting:
-            if self._template is not None:
-                await self._template.close()
+            for template in self._templates.values():
+                await template.close()
             if self._temporary is not None:
                 shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -109,11 +110,12 @@ class EpisodePool(RunPart):
     async def fork(self, cast: Cast) -> tuple[EpisodeProcess, dict[str, Any]]:
         """A process that has built what it hosts, and what it said of it. Raises EnvironmentFault."""
         try:
-            template = await self._warm()
+            template = await self._warm(sees_all=not self._hidden or cast.environment in MOUNTING)
             # Options are of a trajectory: the template loads what all of them share.
             what = Preparation(Cast(cast.environment, {}, cast.tools, cast.folder, cast.loader))
             await template.prepare(pickle.dumps(what))
             process = await template.fork()
+            process.template = template
         except (WorkerDied, RuntimeError) as error:
             raise EnvironmentFault(f"its process does not start: {error}") from error
         try:
@@ -128,22 +130,22 @@ class EpisodePool(RunPart):
     async def watched(self, process: EpisodeProcess, request: Any, *, is_of_response: bool) -> Any:
         """Awaits a request; the process is ended where it raises Late. Raises EnvironmentFault, TurnLimit and
         Late."""
-        assert self._template is not None
         try:
             return await request
         except Late:
             self.num_killed += 1
-            await self._template.end(process)
+            await self.end(process)
             if is_of_response:
                 raise
             raise EnvironmentFault(f"it took more than {self.start_seconds:g} s to start") from None
         except (OSError, asyncio.IncompleteReadError):
-            ended = await self._template.end(process)
+            assert process.template is not None
+            ended = await process.template.end(process)
             raise death(ended, process, self._memory_bytes, is_of_response=is_of_response) from None
 
     async def end(self, process: EpisodeProcess) -> None:
-        if self._template is not None:
-            await self._template.end(process)
+        if process.template is not None:
+            await process.template.end(process)
 
     def give_back(self) -> None:
         """A trajectory that had a place needs it no longer."""
@@ -159,11 +161,11 @@ class EpisodePool(RunPart):
             raise EnvironmentFault(str(error)) from error
         return Cast(environment.name, options, self._tools, self._folder, self._loader)
 
-    async def _warm(self) -> Template[EpisodeProcess]:
+    async def _warm(self, *, sees_all: bool) -> Template[EpisodeProcess]:
         async with self._starting:
             if self._is_closed:
                 raise WorkerDied("the pool is closed")
-            if self._template is None:
+            if sees_all not in self._templates:
                 self._temporary = self._temporary or tempfile.mkdtemp(prefix="asyncrl-turns-")
                 template = Template(
                     "asyncrl.turns.host",
@@ -173,11 +175,11 @@ class EpisodePool(RunPart):
                     environment=clean_environment(os.environ, self._temporary),
                 )
                 await template.start()
-                self._template = template
-                if self._hidden:
+                self._templates[sees_all] = template
+                if not sees_all:
                     # Before any code of the user's runs; a template that replaces this one begins with it.
                     await template.prepare(pickle.dumps(Preparation(hidden=self._hidden)))
-            return self._template
+            return self._templates[sees_all]
 
 
 def _names(tool: str | Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 from asyncrl.turns.episode import EnvironmentFault, TurnLimit
 from asyncrl.turns.host import Failure
 from sandbox import frames
-from verifiers.template import Ended, Worker
+from verifiers.template import Ended, Template, Worker
 
 _MAX_STRETCH = 5.0
 """Multiple of its limit after which a request ends, however busy the machine is."""
@@ -24,6 +24,9 @@ class Late(Exception):
 
 
 class EpisodeProcess(Worker):
+    template: "Template[EpisodeProcess] | None" = None
+    """The template that forked it."""
+
     async def ask(self, request: str, body: bytes, *, seconds: float, name: str = "") -> Any:
         """The result of a request to `asyncrl.turns.host`; `name`: the tool of a CALL.
 

@@ -154,7 +154,7 @@ async def test_without_environment_and_tools_nothing_has_a_process() -> None:
         (result,) = await episode.call([Call("python", {})])
         assert result.is_error and "no tool 'python'" in result.output
         await episode.close()
-        assert pool._template is None
+        assert not pool._templates
 
 
 @pytest.mark.parametrize(
@@ -324,16 +324,17 @@ async def test_a_template_that_dies_with_many_at_work_is_replaced(pool: EpisodeP
     works = [asyncio.create_task(hangs()) for _ in range(8)]
     while len(opened) < len(works):
         await asyncio.sleep(0.01)
-    assert pool._template is not None and pool._template._process is not None
-    os.kill(pool._template._process.pid, signal.SIGKILL)
+    template = pool._templates[True]
+    assert template._process is not None
+    os.kill(template._process.pid, signal.SIGKILL)
     async with asyncio.timeout(300):
         await asyncio.gather(*works)
 
 
 async def test_a_template_that_did_not_start_again_is_tried_once_more(pool: EpisodePool) -> None:
     await answer(pool, "first")
-    template = pool._template
-    assert template is not None and template._process is not None
+    template = pool._templates[True]
+    assert template._process is not None
     module, template._module = template._module, "no_such_module"
     os.kill(template._process.pid, signal.SIGKILL)
     with pytest.raises(EnvironmentFault, match="did not start"):
@@ -382,6 +383,25 @@ async def test_hidden_files_cannot_be_opened_and_their_neighbours_can(folder: Pa
 @pytest.mark.parametrize("tools", [["python"], [{"python": {"tag": "code"}}]])
 def test_nothing_is_hidden_where_the_sandbox_of_a_tool_must_mount(tools: list[Any], tmp_path: Path) -> None:
     assert EpisodePool(tools=tools, hidden=[tmp_path])._hidden == ()
+
+
+@pytest.mark.skipif(landlock.abi() < landlock.LEAST_ABI, reason="needs Landlock")
+async def test_an_environment_with_a_sandbox_of_its_own_opens_it_beside_one_that_sees_less(
+    folder: Path,
+) -> None:
+    (folder / "gold.jsonl").write_text("gold")
+    async with EpisodePool(folder=folder, hidden=[folder / "gold.jsonl"], timeout_seconds=100) as pool:
+        episode = await pool.open(EnvironmentSpec("container"))
+        await episode.start({"tests": {"command": "test -e done"}})
+        try:
+            ran = await episode.step("```sh\ntouch done; pwd\n```")
+            assert isinstance(ran, Observation) and "/" in str(ran.messages)
+            ended = await episode.step("Done.")
+            assert isinstance(ended, End) and ended.score == 1.0
+        finally:
+            await episode.close()
+        with pytest.raises(EnvironmentFault, match="PermissionError"):
+            await answer(pool, f"open {folder}/gold.jsonl")
 
 
 async def test_what_is_printed_goes_to_the_file(pool: EpisodePool, folder: Path) -> None:
@@ -443,8 +463,8 @@ async def test_what_a_first_check_of_arguments_loads_is_loaded_before_the_fork()
         episode = await pool.open(None)
         (result,) = await episode.call([Call("odd", {"do": "processes"})])
         *before, last, own = json.loads(result.output)
-        assert pool._template is not None and pool._template._process is not None
-        assert before == [pool._template._process.pid] and last == own != before[0]
+        template = pool._templates[True]._process
+        assert template is not None and before == [template.pid] and last == own != before[0]
         await episode.close()
 
 
