@@ -38,7 +38,7 @@ def test_the_recipe_is_accepted_before_its_model_is_made(
 
 
 @NEEDS_GYM
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_the_recipe_is_accepted_with_the_model_that_it_makes(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -107,7 +107,7 @@ def test_wandb_offline_has_every_row_the_recipe_and_the_tags(tmp_path: Path) -> 
 
 
 @needs("mlflow")
-@pytest.mark.exhaustive
+@pytest.mark.slow
 def test_mlflow_has_every_point_the_recipe_and_the_tags_in_one_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
