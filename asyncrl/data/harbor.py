@@ -82,7 +82,7 @@ def harbor_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _refused(folder: Path, config: dict[str, Any], environment: dict[str, Any]) -> str:
-    """What it has that is not built, in words; empty where it can be run."""
+    """Words for a part of it that is not built; empty where it can be run."""
     if config.get("steps"):
         return "with several steps (steps in task.toml), and a trajectory has one task"
     if not (folder / TESTS).is_file():

@@ -100,7 +100,7 @@ def test_links_and_paths_of_a_page_exist(page: Path):
 def test_the_files_that_answer_questions_exist():
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     answers = re.findall(r"^\| \d+\. [^|]*\| (.*) \|$", text, re.MULTILINE)
-    assert len(answers) == 48
+    assert len(answers) == 49
     for answer in answers:
         for path in re.findall(r"`([\w/.]+[/.][\w/.]+)`", answer):
             assert (ROOT / path).is_file() or (ROOT / "asyncrl" / path).is_file(), path

@@ -25,11 +25,11 @@ from sandbox.session import Session, SessionLimits, SessionResult
 ENGINES = ("podman", "docker")
 """In the order in which they are looked for."""
 MAX_PACKED_BYTES = 4 * MEBIBYTE
-"""Of the files of a session's workspace, compressed, that the tests are given."""
+"""Most of a session's workspace, compressed, that the tests are given."""
 MAX_OUTPUT_CHARACTERS = 16_000
 _START_SECONDS, _GRACE_SECONDS = 60.0, 10.0
 _CODE_BYTES = 90_000
-"""Of a file in one call of a session."""
+"""Most of a file in one call of a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +38,17 @@ class Limits:
 
     memory_mib: int = 512
     disk_mib: int = 64
-    """Of a session's files; a container's are not bounded."""
+    """Bounds a session's files; a container's are not bounded."""
     processes: int = 64
     cpus: float = 1.0
-    """Of a container."""
+    """Bounds a container."""
     total_seconds: float = 600.0
-    """On the clock, of all commands of a session."""
+    """Time on the clock of all commands of a session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What became of a command."""
+    """The end of a command."""
 
     output: str
     """Standard output and error, without the middle where they are long."""
@@ -65,7 +65,7 @@ class BoxFailed(Exception):
 
 
 class Spoiled(Exception):
-    """What the agent left cannot be handed to the tests: its own doing."""
+    """Files or processes that the agent left keep the tests from running: its own doing."""
 
 
 class Box(Protocol):
