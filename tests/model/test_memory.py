@@ -10,6 +10,9 @@ from asyncrl.model.layout import Layout
 from asyncrl.model.memory import LOGITS_AT_ONCE, AdamStates, RankMemory, parameters_by_kind, rank_memory
 
 
+ALONE = Layout()
+
+
 def test_recomputation_holds_one_layer_and_the_inputs_of_all():
     memory = rank_memory(tiny_shape(), dtype="float32", tokens_per_micro_batch=10)
     # 2 layers; a layer holds 10 tokens x (6 x 32 + 7 x 32 + 2 x 32 + 5 x 48) numbers, its input 10 x 32.
@@ -45,7 +48,7 @@ def test_context_ranks_share_the_tokens():
 
 
 def test_frozen_attention_of_a_critic_has_neither_gradient_nor_moments():
-    def critic(layout: Layout = Layout(), **given: bool) -> int:
+    def critic(layout: Layout = ALONE, **given: bool) -> int:
         options = {"dtype": "float32", "tokens_per_micro_batch": 8, "layout": layout}
         return rank_memory(tiny_shape(), **options, has_critic=True, **given).critic
 
