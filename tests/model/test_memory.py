@@ -9,7 +9,6 @@ from fakes.shapes import tiny_shape
 from asyncrl.model.layout import Layout
 from asyncrl.model.memory import LOGITS_AT_ONCE, AdamStates, RankMemory, parameters_by_kind, rank_memory
 
-
 ALONE = Layout()
 
 
