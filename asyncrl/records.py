@@ -190,7 +190,7 @@ class Trajectory:
     A *turn* is what was sampled between two observations; without observations there is one. A trajectory may
     have *branches*, records of this type with an id, a context and tokens of their own: an agent's further
     conversations, or turns whose context the chat template wrote otherwise (`prompt.history`). Verdict and
-    advantage are the trajectory's, unless an agent's branches are judged each (`agent.verdict`).
+    advantage are the trajectory's, unless an agent's branches are judged each (`agent.verdict`, `roles`).
     """
 
     trajectory_id: str
@@ -205,6 +205,8 @@ class Trajectory:
     """In the order of their numbers; a branch has none."""
     calls: list[RecordedCall] = field(default_factory=list)
     """Calls of its agent, in order."""
+    role: str = ""
+    """The agent's role that speaks (`agent.roles`), a branch's own; empty without."""
 
     def lines(self) -> list["Trajectory"]:
         """The trajectory and its branches."""

@@ -124,10 +124,12 @@ def _prepared(arguments: argparse.Namespace) -> Audit:
     folder = arguments.recipe
     journal = JournalReader(folder / JOURNAL)
     recipe = load_recipe(folder / RECIPE, arguments.overrides)
-    if recipe.agent.is_on() and recipe.agent.verdict == "branch":
+    agent = recipe.agent
+    if agent.is_on() and (agent.roles or agent.verdict == "branch"):
+        key = "agent.roles" if agent.roles else "agent.verdict: branch"
         raise InputError(
-            "The run graded each branch of its agents' trajectories (agent.verdict: branch). asyncrl audit "
-            "grades whole trajectories again, so it has nothing to compare."
+            f"The run graded each branch of its agents' trajectories ({key}). asyncrl audit grades whole "
+            f"trajectories again, so it has nothing to compare."
         )
     other = _other(arguments)
     verifiers = VerifierCache(recipe.verifying.own_files())

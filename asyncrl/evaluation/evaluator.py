@@ -23,6 +23,7 @@ from asyncrl.evaluation.result import (
     Scores,
     chance_scores,
     greedy_result,
+    numbers_by_part,
     numbers_by_source,
     sampled_result,
 )
@@ -121,8 +122,8 @@ class Evaluator:
         if is_greedy:
             answers = await self.answer(tasks, num_samples=1, is_greedy=True)
             greedy, scores["greedy"] = greedy_result(answers), chance_scores(answers, 1)
-        by_source = numbers_by_source(tasks, answers, samples, num_samples)
-        return Result(greedy, sampled, scores, answers, samples, by_source)
+        divided = numbers_by_source(tasks, answers, samples, num_samples) | numbers_by_part(answers, samples)
+        return Result(greedy, sampled, scores, answers, samples, divided)
 
     def is_answering_in_time(self) -> bool:
         """Whether a tool, an environment or an agent is at work that its limits still allow."""

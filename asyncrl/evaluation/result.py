@@ -7,6 +7,7 @@ import asyncio
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, NotRequired, TypedDict
 
 from asyncrl.errors import AsyncrlError
@@ -107,8 +108,8 @@ class Result:
     """The most likely answer to each task, where they were asked for."""
     sampled_responses: Groups = ()
     """The samples of each task, where there are any."""
-    by_source: Mapping[str, float] = field(default_factory=dict)
-    """Columns for each source of the tasks, where they come from several."""
+    divided: Mapping[str, float] = field(default_factory=dict)
+    """Columns for each source of the tasks, where they come from several, and for each named score."""
 
     def row(self) -> dict[str, Any]:
         """The numbers and the scores, for JSON and metrics.jsonl."""
@@ -118,7 +119,7 @@ class Result:
         """Flat; lengths and cut-offs are the greedy ones where there are both."""
         parts = [part for part in (self.sampled, self.greedy) if part is not None]
         merged = dict(itertools.chain.from_iterable(part.items() for part in parts))
-        return {**merged, "num_faults": sum(part["num_faults"] for part in parts), **self.by_source}
+        return {**merged, "num_faults": sum(part["num_faults"] for part in parts), **self.divided}
 
 
 def greedy_result(groups: Groups) -> Greedy:
@@ -228,6 +229,19 @@ def numbers_by_source(tasks: Sequence[Task], answers: Groups, samples: Groups, k
     for source, groups in _split(tasks, samples):
         if any(len(correct_of(group)) >= k for group in groups):
             found |= _named(source, sampled_result(groups, k), SAMPLED)
+    return found
+
+
+def numbers_by_part(answers: Groups, samples: Groups) -> dict[str, float]:
+    """ "greedy_score_by_part_PART", "sampled_score_by_part_PART" -> mean of this named score (such as
+    a role's) over the responses that have it."""
+    found: dict[str, float] = {}
+    for name, groups in (("greedy", answers), ("sampled", samples)):
+        values: dict[str, list[float]] = {}
+        for response in itertools.chain.from_iterable(groups):
+            for part, score in response.score.scores.items():
+                values.setdefault(part, []).append(score)
+        found |= {f"{name}_score_by_part_{part}": fmean(own) for part, own in sorted(values.items())}
     return found
 
 

@@ -157,6 +157,7 @@ def explain_group(journal: JournalReader, group: GroupRow) -> list[str]:
         if trajectory["branch_of"] is not None:
             own = trajectory["branch_verdict"]
             judged = f"branch of {trajectory['branch_of']}{'' if own is None else ', ' + own['outcome']}"
+        judged = f"{trajectory['role']}, {judged}" if trajectory["role"] else judged
         advantage = trajectory["advantage"]
         weight = "no advantage" if advantage is None else f"advantage {advantage:+.4f}"
         lines.append(f"  {trajectory['trajectory_id']}  {judged}, {weight}. {_tokens(trajectory)}")
@@ -220,7 +221,8 @@ def _verdict(trajectory: TrajectoryRow) -> Iterator[str]:
     if own is not None:
         reward = "no reward" if own["reward"] is None else f"reward {own['reward']:g}"
         told = f" ({own['detail']})" if own["detail"] else ""
-        yield f"The verdict on this conversation alone was {own['outcome']}, {reward}{told} (agent.verdict)."
+        key = f"role {trajectory['role']}, agent.roles" if trajectory["role"] else "agent.verdict"
+        yield f"The verdict on this conversation alone was {own['outcome']}, {reward}{told} ({key})."
     if trajectory["branch_of"] is not None:
         whole = f"It is a branch of {trajectory['branch_of']}"
         yield f"{whole}, whose verdict and advantage are its own." if own is None else f"{whole}."

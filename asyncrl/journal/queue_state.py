@@ -138,17 +138,18 @@ def _groups(journal: Readable, samples_per_group: int, where: str) -> list[Store
 def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: int) -> None:
     rows = journal.read(
         "SELECT trajectory_id, sample, prompt_tokens, finish, outcome, correctness, reward, scores, credits, "
-        "advantage, turn_advantages, extracted, detail, verify_seconds, branch_of FROM trajectories "
+        "advantage, turn_advantages, extracted, detail, verify_seconds, branch_of, role FROM trajectories "
         "WHERE group_id = ? ORDER BY sample, length(trajectory_id), trajectory_id",
         (group.group_id,),
     )
-    for name, sample, prompt, finish, outcome, *scored, branch_of in rows:
+    for name, sample, prompt, finish, outcome, *scored, branch_of, role in rows:
         correctness, reward, scores, credits, advantage, turn_advantages, extracted, detail, seconds = scored
         trajectory = Trajectory(
             name,
             tuple(unpack_tokens(prompt)),
             finish=Finish(finish) if finish else None,
             is_greedy=sample == samples_per_group,
+            role=role,
         )
         for part in _parts(journal, name):
             if isinstance(part, Segment):

@@ -83,7 +83,7 @@ class ObservationRow(TypedDict):
 
 
 class BranchVerdictRow(TypedDict):
-    """The verdict on a branch, where each has its own (agent.verdict)."""
+    """The verdict on a branch, where each has its own (agent.verdict, agent.roles)."""
 
     outcome: str
     correctness: float | None
@@ -118,6 +118,8 @@ class TrajectoryColumns(TypedDict):
     verify_seconds: float | None
     branch_of: str | None
     """The trajectory that it is a branch of."""
+    role: str
+    """The agent's that speaks (agent.roles); empty without."""
     branch_verdict: BranchVerdictRow | None
     """The verdict on this branch alone, or on the trajectory's first one; None where one is for all."""
     compacted: list[list[int]] | None

@@ -17,7 +17,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-SCHEMA_VERSION = "11"
+SCHEMA_VERSION = "12"
 """Raise it with every change below."""
 SCHEMA_KEY = "schema_version"
 """Key of `meta`: the SCHEMA_VERSION of the file."""
@@ -103,12 +103,15 @@ TABLES = (
             Column("verify_seconds", "REAL", "how long grading took"),
             Column("text", "TEXT", "the decoded response; none once compacted"),
             Column("branch_of", "TEXT", "the trajectory that it is a branch of; none for a trajectory"),
+            Column(
+                "role", "TEXT NOT NULL DEFAULT ''", "the agent's that speaks (agent.roles); empty without"
+            ),
         ),
         indices=("group_id, outcome", "group_id WHERE outcome = 'fault'"),
     ),
     Table(
         "branch_verdicts",
-        "verdict on a branch, where each branch has its own (agent.verdict)",
+        "verdict on a branch, where each branch has its own (agent.verdict, agent.roles)",
         (
             Column("trajectory_id", "TEXT PRIMARY KEY", "the branch's; the trajectory's for its first one"),
             Column("outcome", "TEXT NOT NULL", "as in trajectories, which tell all branches together"),

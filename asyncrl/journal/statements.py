@@ -125,19 +125,16 @@ def observed(trajectory: Trajectory, observation: Observed) -> Statement:
 
 def opened(trajectory: Trajectory) -> Statement:
     """The context of a trajectory without tokens is its prompt."""
-    prompt = pack_tokens(trajectory.prompt_tokens)
-    return (
-        "UPDATE trajectories SET prompt_tokens = ? WHERE trajectory_id = ?",
-        (prompt, trajectory.trajectory_id),
-    )
+    values = pack_tokens(trajectory.prompt_tokens), trajectory.role, trajectory.trajectory_id
+    return "UPDATE trajectories SET prompt_tokens = ?, role = ? WHERE trajectory_id = ?", values
 
 
 def branched(trajectory: Trajectory, branch: Trajectory) -> Statement:
     """A branch without tokens."""
     return (
-        "INSERT INTO trajectories (trajectory_id, group_id, sample, prompt_tokens, branch_of) "
-        "SELECT ?, group_id, sample, ?, trajectory_id FROM trajectories WHERE trajectory_id = ?",
-        (branch.trajectory_id, pack_tokens(branch.prompt_tokens), trajectory.trajectory_id),
+        "INSERT INTO trajectories (trajectory_id, group_id, sample, prompt_tokens, branch_of, role) "
+        "SELECT ?, group_id, sample, ?, trajectory_id, ? FROM trajectories WHERE trajectory_id = ?",
+        (branch.trajectory_id, pack_tokens(branch.prompt_tokens), branch.role, trajectory.trajectory_id),
     )
 
 

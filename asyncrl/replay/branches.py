@@ -16,20 +16,23 @@ from asyncrl.replay.trajectory_record import TrajectoryRecord
 
 
 def open_line(
-    queue: TrajectoryRecord, group: Group, trajectory: Trajectory, context: Sequence[int]
+    queue: TrajectoryRecord, group: Group, trajectory: Trajectory, context: Sequence[int], *, role: str = ""
 ) -> Trajectory:
-    """A conversation that begins with `context`: the trajectory itself as long as it has neither tokens nor
-    calls, else a new branch."""
+    """A conversation of `role` that begins with `context`: the trajectory itself as long as it has neither
+    tokens nor calls, else a new branch."""
     _check(group, trajectory)
     if not trajectory.calls and not trajectory.segments and not trajectory.branches:
-        trajectory.prompt_tokens = tuple(context)
+        trajectory.prompt_tokens, trajectory.role = tuple(context), role
         queue.journal.write(statements.opened(trajectory))
         return trajectory
     number = max((branch_number(line.trajectory_id) for line in trajectory.lines()), default=0) + 1
     # Abandoned ones may have had higher numbers, and tokens of them may be on their way.
     number = max([number, *(call.branch + 1 for call in trajectory.calls)])
     branch = Trajectory(
-        branch_id(trajectory.trajectory_id, number), tuple(context), is_greedy=trajectory.is_greedy
+        branch_id(trajectory.trajectory_id, number),
+        tuple(context),
+        is_greedy=trajectory.is_greedy,
+        role=role,
     )
     trajectory.branches.append(branch)
     queue.journal.write(statements.branched(trajectory, branch))

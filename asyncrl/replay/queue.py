@@ -202,15 +202,21 @@ class ReplayQueue:
         trajectory.observe(observation)
 
     def end(
-        self, group: Group, trajectory: Trajectory, finish: Finish, score: Score | None, text: str
+        self,
+        group: Group,
+        trajectory: Trajectory,
+        finish: Finish,
+        score: Score | None,
+        text: str,
+        branch_texts: Mapping[str, str] | None = None,
     ) -> None:
         """The trajectory is over; with the score that its environment gave, in one transaction: the row's
-        verifier must not judge it after a crash between the two."""
+        verifier must not judge it after a crash between the two. `branch_texts` as in `score`."""
         assert group.state is GroupState.OPEN and trajectory.finish is None, trajectory.trajectory_id
         trajectory.finish = finish
         rows = [statements.finished(trajectory.trajectory_id, finish)]
         if score is not None:
-            rows += self._scored(group, trajectory, score, text, {})
+            rows += self._scored(group, trajectory, score, text, branch_texts or {})
         self.journal.write(*rows)
 
     def discard(self, num_tokens: int, reason: DropReason) -> None:

@@ -1,7 +1,7 @@
 """The seam between what makes trajectories and what keeps them: the replay queue in a run, memory alone in
 evaluations and chats."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from asyncrl.journal.counters import Statement, bump
@@ -35,7 +35,13 @@ class TrajectoryRecord(Protocol):
     def observe(self, group: Group, trajectory: Trajectory, observation: Observed) -> None: ...
 
     def end(
-        self, group: Group, trajectory: Trajectory, finish: Finish, score: Score | None, text: str
+        self,
+        group: Group,
+        trajectory: Trajectory,
+        finish: Finish,
+        score: Score | None,
+        text: str,
+        branch_texts: Mapping[str, str] | None = None,
     ) -> None: ...
 
     def discard(self, num_tokens: int, reason: DropReason) -> None: ...
@@ -81,7 +87,13 @@ class Unrecorded:
         trajectory.observe(observation)
 
     def end(
-        self, group: Group, trajectory: Trajectory, finish: Finish, score: Score | None, text: str
+        self,
+        group: Group,
+        trajectory: Trajectory,
+        finish: Finish,
+        score: Score | None,
+        text: str,
+        branch_texts: Mapping[str, str] | None = None,
     ) -> None:
         trajectory.finish = finish
         if score is not None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from asyncrl.algorithms.branches import mean_reward
+from asyncrl.algorithms.branches import LineReward, mean_reward
 from asyncrl.journal.packing import split_credits
 from asyncrl.model.token_counts import token_counts
 from asyncrl.model.tokenizer import TextCodec
@@ -92,13 +92,20 @@ def joint_score(trajectory: Trajectory, scores: Mapping[str, Score]) -> Score:
     )
 
 
-def branch_totals(trajectory: Trajectory, score: Score, *, has_credits: bool) -> list[float]:
-    """The reward of each judged branch, in order, with the credits within it or without; none where one
-    verdict is for all."""
+def line_rewards(trajectory: Trajectory, score: Score, *, has_credits: bool) -> list[LineReward]:
+    """The reward of each judged branch, in order, with the credits within it or without; that of the whole
+    trajectory where one verdict is for all."""
+    if not score.branches:
+        whole = total_reward(score.reward or 0.0, score.credits if has_credits else [])
+        return [LineReward("", whole, trajectory.num_sampled_in_all())]
     lines = trajectory.lines()
     parts = split_credits(score.credits, [line.num_sampled_tokens() for line in lines])
     return [
-        total_reward(score.branches[line.trajectory_id].reward or 0.0, credits if has_credits else [])
+        LineReward(
+            line.role,
+            total_reward(score.branches[line.trajectory_id].reward or 0.0, credits if has_credits else []),
+            line.num_sampled_tokens(),
+        )
         for line, credits in zip(lines, parts, strict=True)
         if line.trajectory_id in score.branches
     ]

@@ -3,15 +3,16 @@
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, has_signal
-from asyncrl.algorithms.branches import branch_advantages
+from asyncrl.algorithms.branches import LineReward, line_advantages
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
-from asyncrl.records import PolicyVersion, Task
+from asyncrl.records import PolicyVersion, Score, Task
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.credits import line_rewards
 from asyncrl.tasks.pass_rates import PassRates
 
 
@@ -70,7 +71,7 @@ def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group]
 
     def decide(group: Group) -> bool:
         correctness, lengths = list[float](), list[int]()
-        branches: dict[int, list[float]] = {}
+        lines: list[list[LineReward]] = []
         greedy: float | None = None
         for trajectory in group.trajectories:
             score = group.scores.get(trajectory.trajectory_id)
@@ -79,22 +80,26 @@ def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group]
             if trajectory.is_greedy:
                 greedy = score.correctness
             else:
-                own = [each.correctness for each in score.branches.values() if each.correctness is not None]
-                if own:
-                    branches[len(correctness)] = own
+                lines.append(line_rewards(trajectory, _raw(score), has_credits=False))
                 correctness.append(score.correctness)
                 lengths.append(trajectory.num_sampled_in_all())
         min_size = algorithm.min_group_size()
         if len(correctness) < min_size or (algorithm.needs_greedy() and greedy is None):
             return False
         with naming(group):
+            if any(score.branches for score in group.scores.values()):
+                found = line_advantages(lines, advantage, algorithm, greedy_reward=greedy)
+                return algorithm.always_teaches() or any(map(any, found))
             known = GroupRewards(correctness, lengths, greedy, min_size=min_size)
-            return has_signal(known, advantage, algorithm) or any(
-                any(branch_advantages(known, place, own, advantage, algorithm))
-                for place, own in branches.items()
-            )
+            return has_signal(known, advantage, algorithm)
 
     return decide
+
+
+def _raw(score: Score) -> Score:
+    """The score with correctness in the place of the reward."""
+    branches = {name: replace(each, reward=each.correctness) for name, each in score.branches.items()}
+    return replace(score, reward=score.correctness, branches=branches)
 
 
 @contextlib.contextmanager

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
-from asyncrl.algorithms.branches import branch_advantages, mean_reward
+from asyncrl.algorithms.branches import line_advantages, mean_reward
 from asyncrl.algorithms.turns import TurnRewards, as_runs, credits_by_turn, turns
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Score, Trajectory, TurnAdvantages
-from asyncrl.rollout.credits import branch_totals, branch_turns, total_reward
+from asyncrl.rollout.credits import branch_turns, line_rewards, total_reward
 
 CREDITS = "credits"
 """Named score of what parts of a response earned."""
@@ -44,16 +44,21 @@ def worths_of(
             Worth(each[0], as_runs(trajectory.turn_lengths(), each) if trajectory.turn_lengths() else [])
             for (trajectory, _), each in zip(sampled, found, strict=True)
         ]
-    rewards = [_reward(each, algorithm) for each in sampled]
-    baseline = None if greedy is None else _reward(greedy, algorithm)
+    # Under gae the trainer adds the credits, at their tokens.
+    lines = [line_rewards(*each, has_credits=not algorithm.needs_critic()) for each in graded]
+    rewards = [mean_reward([line.reward for line in own]) for own in lines]
+    baseline = None if greedy is None else rewards.pop()
+    if any(score.branches for _, score in sampled):
+        found = line_advantages(lines[: len(sampled)], advantage, algorithm, greedy_reward=baseline)
+        return [
+            Worth(own[0], as_runs(*branch_turns(trajectory, own)) if len(own) > 1 else [])
+            for (trajectory, _), own in zip(sampled, found, strict=True)
+        ]
     parts = [_parts(score) for _, score in sampled]
     group = GroupRewards(
         rewards, lengths, baseline, parts if any(parts) else (), min_size=algorithm.min_group_size()
     )
-    return [
-        _in_branches(group, place, each, sampled[place], advantage, algorithm)
-        for place, each in enumerate(group_advantages(group, advantage, algorithm))
-    ]
+    return [Worth(each) for each in group_advantages(group, advantage, algorithm)]
 
 
 def without_turns(worth: Worth, lengths: Sequence[int], are_left_out: Sequence[bool]) -> Worth:
@@ -61,28 +66,6 @@ def without_turns(worth: Worth, lengths: Sequence[int], are_left_out: Sequence[b
     runs = worth.turns or [(length, worth.advantage) for length in lengths]
     values = [0.0 if is_left_out else own for is_left_out, (_, own) in zip(are_left_out, runs, strict=True)]
     return Worth(values[0], as_runs(lengths, values)) if values else worth
-
-
-def _in_branches(
-    group: GroupRewards, place: int, whole: float, graded: Graded, advantage: Advantage, algorithm: Algorithm
-) -> Worth:
-    """The worth of a trajectory whose advantage is `whole` where one verdict is for all of it."""
-    totals = branch_totals(*graded, has_credits=not algorithm.needs_critic())
-    if not totals:
-        return Worth(whole)
-    own = branch_advantages(group, place, totals, advantage, algorithm)
-    lengths, of_turns = branch_turns(graded[0], own)
-    return Worth(own[0], as_runs(lengths, of_turns))
-
-
-def _reward(graded: Graded, algorithm: Algorithm) -> float:
-    """The reward that the advantage gets. Under gae the trainer adds the credits, at their tokens."""
-    trajectory, score = graded
-    assert score.reward is not None
-    totals = branch_totals(trajectory, score, has_credits=not algorithm.needs_critic())
-    if totals:
-        return mean_reward(totals)
-    return score.reward if algorithm.needs_critic() else total_reward(score.reward, score.credits)
 
 
 def _parts(score: Score) -> dict[str, float]:

@@ -193,6 +193,7 @@ def test_a_verifier_without_verdicts_ends_the_audit_with_its_error(
         (["--verifier", "group_judge", *JUDGE], "A response of asyncrl audit is judged response by response"),
         (["--verifier", "judge", *JUDGE, "turns.environment=./x.py:X"], '"judge" reads the conversation'),
         (["agent.command=[python, x.py]", "agent.verdict=branch"], "agent.verdict: branch"),
+        (["agent.command=[x]", "agent.may_give_verdict=true", "agent.roles=[a, b]"], "agent.roles"),
     ],
 )
 def test_a_mistake_is_one_sentence(

@@ -107,6 +107,24 @@ async def test_a_function_of_the_users_becomes_a_trajectory_and_may_judge_it(
         assert score.outcome == "correct" and len(group.trajectories[0].turns()) == 2
 
 
+async def test_a_function_plays_two_roles_and_scores_each(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(
+        "async def run(task):\n"
+        "    said = await task.say(task.messages, model='proposer')\n"
+        "    await task.say([{'role': 'user', 'content': said['content'] + '?'}], model='checker')\n"
+        "    return {'proposer': 1, 'checker': 0.25}\n"
+    )
+    name = f"{tmp_path / 'agent.py'}:run"
+    agent = Agent(
+        function=name, functions_per_process=8, may_give_verdict=True, roles=["proposer", "checker"]
+    )
+    async with agents_on(tmp_path, unused, lambda text: f"so{END}") as run:
+        group = await play(agent, tmp_path, run)
+        (score,) = group.scores.values()
+        assert score.scores == {"proposer": 1.0, "checker": 0.25} and score.correctness == 0.625
+        assert [line.role for line in group.trajectories[0].lines()] == ["proposer", "checker"]
+
+
 @pytest.mark.parametrize("verdict", ["trajectory", "branch"])
 def test_the_recipe_says_whether_branches_are_judged_each(verdict: str) -> None:
     recipe = make_recipe(Path("m"), agent={"command": ["true"], "verdict": verdict})

@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from end_to_end.test_interrupt import check_books
@@ -50,6 +51,52 @@ def test_a_run_that_is_killed_between_turns_continues_each_conversation(tmp_path
         "SELECT max(n) FROM (SELECT sum(length(tokens) / 4) AS n FROM segments GROUP BY trajectory_id)"
     )
     assert longest <= 12
+    command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(run.run_folder), "5"]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert "step 5 is identical to the last digit" in again.stdout, again.stdout + again.stderr
+
+
+DUET = """
+async def run(task):
+    first = await task.say(task.messages, model="proposer")
+    last = await task.say([{"role": "user", "content": "1"}], model="checker")
+    return {"proposer": len(first["content"]) % 2, "checker": len(last["content"]) % 3 / 2}
+"""
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_between_two_roles_trains_each_by_its_own_rewards(tmp_path: Path) -> None:
+    roles = {"roles": ["proposer", "checker"], "may_give_verdict": True}
+    run = WholeRun(
+        tmp_path,
+        agent={"function": "./duet.py:run", "functions_per_process": 16, **roles},
+        algorithm={"advantage": "dr_grpo"},
+        rollout={"groups_per_batch": 4, "samples_per_group": 4, "max_new_tokens": 8, "max_staleness": 1},
+        trainer={"num_steps": NUM_STEPS, "learning_rate": 1e-3, "checkpoint_every_steps": 2},
+    )
+    (tmp_path / "duet.py").write_text(DUET)
+    (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATE)
+    run.start().wait_for_step(3)
+    run.kill()
+    assert run.finish() == -9
+    assert run.start().finish() == 0, run.output()
+    assert len({row["step"] for row in run.steps()}) == NUM_STEPS
+    check_books(run)
+    lines = run.query(
+        "SELECT group_id, role, t.advantage, v.reward FROM trajectories t JOIN groups USING (group_id) "
+        "JOIN branch_verdicts v USING (trajectory_id) WHERE state = 'trained'"
+    )
+    assert len(lines) == NUM_STEPS * 16 * 2
+    rewards: dict[tuple[int, str], list[float]] = {}
+    for group, role, _, reward in lines:
+        rewards.setdefault((group, role), []).append(reward)
+    assert {role for _, role in rewards} == {"proposer", "checker"}
+    assert {len(own) for own in rewards.values()} == {4}
+    for group, role, advantage, reward in lines:
+        assert advantage == pytest.approx(reward - fmean(rewards[group, role]))
+    assert any(len(set(own)) > 1 for own in rewards.values())
+    last = run.steps()[-1]
+    assert {"score_mean_by_part_proposer", "score_mean_by_part_checker"} <= last.keys()
     command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(run.run_folder), "5"]
     again = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert "step 5 is identical to the last digit" in again.stdout, again.stdout + again.stderr

@@ -4,7 +4,13 @@ from dataclasses import replace
 
 from fakes.records import make_score, make_task
 
-from asyncrl.evaluation.result import GradedResponse, greedy_result, numbers_by_source, sampled_result
+from asyncrl.evaluation.result import (
+    GradedResponse,
+    greedy_result,
+    numbers_by_part,
+    numbers_by_source,
+    sampled_result,
+)
 
 SHORT, OTHER_SHORT, LONG = (replace(make_task(), task_id=name) for name in ("short:1", "short:2", "a_b:1"))
 
@@ -48,3 +54,15 @@ def test_without_turns_no_source_has_a_use_of_tools() -> None:
 def test_a_source_without_a_verdict_is_left_out() -> None:
     found = numbers_by_source((SHORT, LONG), [[response(1.0)], [response(None)]], [], 0)
     assert {name.rpartition("_by_source_")[2] for name in found} == {"short"}
+
+
+def test_named_scores_have_their_means_over_the_answers_that_have_them() -> None:
+    def judged(**scores: float) -> GradedResponse:
+        return replace(response(1.0), score=replace(make_score(1.0), scores=scores))
+
+    answers = [[judged(proposer=1.0, checker=0.5)], [judged(proposer=0.0)]]
+    assert numbers_by_part(answers, [[judged(checker=0.0), response(None)]]) == {
+        "greedy_score_by_part_proposer": 0.5,
+        "greedy_score_by_part_checker": 0.5,
+        "sampled_score_by_part_checker": 0.0,
+    }

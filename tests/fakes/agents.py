@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.agents.endpoint import RETRY_HEADER, AgentEndpoint
 from asyncrl.rollout.agents.player import AgentPlayer
-from asyncrl.rollout.agents.process import Access, Exit
+from asyncrl.rollout.agents.process import Access, Exit, Given
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.reply import Replies
 from asyncrl.rollout.generate import Generator
@@ -82,15 +82,15 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[Any]:
             yield json.loads(line.removeprefix(b"data: "))
 
 
-Agent = Callable[[Client], Awaitable[float | None]]
+Agent = Callable[[Client], Awaitable[Given | None]]
 
 
 class CoroutineProgram:
-    def __init__(self, work: Awaitable[float | None], ended: Callable[[], None]) -> None:
+    def __init__(self, work: Awaitable[Given | None], ended: Callable[[], None]) -> None:
         self._exit: Exit | None = None
         self._task = asyncio.ensure_future(self._run(work, ended))
 
-    async def _run(self, work: Awaitable[float | None], ended: Callable[[], None]) -> None:
+    async def _run(self, work: Awaitable[Given | None], ended: Callable[[], None]) -> None:
         try:
             self._exit = Exit(0, score=await work)
         except Exception as error:
@@ -157,6 +157,7 @@ async def agents_on(
     context_tokens: int = CONTEXT,
     max_running_requests: int = 8,
     server: str | None = None,
+    roles: Sequence[str] = (),
 ) -> AsyncIterator[Played]:
     """`answer` gives the turn that follows a text; without an end it runs into the limit. `server`: URL of a
     real one that answers instead, of a model of this codec."""
@@ -185,7 +186,7 @@ async def agents_on(
         )
         replies = Replies(codec, lambda tools: call_format("auto", codec, ()))
         dialogue = Dialogue(codec, max_observed_tokens=context_tokens)
-        recorder = CallRecorder(queue, generator, replies, dialogue, waits, max_calls)
+        recorder = CallRecorder(queue, generator, replies, dialogue, waits, max_calls, roles)
         programs = CoroutinePrograms(agent, http)
         async with AgentEndpoint(recorder, model="tiny") as endpoint:
             player = AgentPlayer(

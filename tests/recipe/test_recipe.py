@@ -50,6 +50,11 @@ def summarized(
     return {"model": {"path": "m", "context_tokens": 4096}, **base, **sections}
 
 
+def roles(*names: str, **agent: Any) -> dict[str, Any]:
+    named = list(names) or ["proposer", "checker"]
+    return {"agent": {"command": ["true"], "may_give_verdict": True, "roles": named, **agent}}
+
+
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
@@ -71,6 +76,23 @@ def summarized(
         (
             {"agent": {"command": ["true"], "verdict": "branch", "may_give_verdict": True}},
             "an agent gives one score, for the whole trajectory",
+        ),
+        ({"agent": {"roles": ["a"]}}, "Set one of the two, or remove agent.roles"),
+        (roles(may_give_verdict=False), "and let the agent give the score of each role"),
+        (roles("a", "a"), "has a role twice"),
+        (roles("a", "The Judge"), "'The Judge': string should match pattern"),
+        (roles("a", verdict="branch"), "agent.verdict is branch, but agent.may_give_verdict is true"),
+        *(
+            ({**roles("a"), "algorithm": {"advantage": name}}, f"algorithm.advantage is {name}: its baseline")
+            for name in ("gae", "gdpo", "remax", "batch_mean", "reinforce_pp", "reinforce_pp_baseline")
+        ),
+        (
+            {**roles("a"), "algorithm": {"advantage": "rloo", "divides_by_batch_std": True}},
+            "but algorithm.divides_by_batch_std is true",
+        ),
+        (
+            {**roles("a"), "algorithm": {"kl": {"coefficient": 0.1, "place": "reward"}}},
+            "but algorithm.kl.place is reward",
         ),
         (
             {"prompt": {"history": "as_rendered"}, "agent": {"command": ["true"]}},

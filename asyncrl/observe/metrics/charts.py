@@ -136,6 +136,7 @@ FAMILIES = (
     _family("Held-out pairs whose chosen response gained", "heldout_dpo_accuracy", "share"),
     _family("Accuracy of training samples, by source", "correct_mean_by_source_", "share"),
     _family("Use of tools, by source", "tool_use_share_by_source_", "share"),
+    _family("Score of training samples, by part or role", "score_mean_by_part_"),
     _family("Reflection words per response, by word", "reflection_words_mean_by_word_"),
     _family("Share of the batch's groups, by source", "groups_share_by_source_", "share"),
     _family("Groups stopped after their pilot", "pilots_stopped_share", "share"),

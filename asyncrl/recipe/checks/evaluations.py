@@ -75,6 +75,7 @@ def check_teacher(teacher: Teacher, algorithm: Algorithm, rollout: Rollout, data
         ("data.selection", data.selection.by != "uniform"),
         ("data.mixture.rebalance", data.mixture.rebalance != "never"),
         ("agent.verdict", agent.verdict == "branch"),
+        ("agent.roles", bool(agent.roles)),
     ]
     for key, is_set in judged:
         if is_set:

@@ -4,6 +4,7 @@ from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.algorithm_terms import Gae, PassAtK
 from asyncrl.recipe.checks.groups import check_mini_batches
 from asyncrl.recipe.sections.agent import Agent
+from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES
 from asyncrl.recipe.sections.critic import Critic
 from asyncrl.recipe.sections.model import Model
 from asyncrl.recipe.sections.replay import Replay
@@ -47,6 +48,8 @@ def check_advantage(algorithm: Algorithm, rollout: Rollout, turns: Turns, agent:
             f"named scores of whole responses. Remove {key}, or set algorithm.advantage to another one, "
             f"such as grpo."
         )
+    if agent.roles:
+        _check_roles(algorithm, agent)
     if algorithm.credit == "turns" and not turns.is_on():
         raise ValueError(
             "algorithm.credit is turns but neither turns.environment nor turns.tools is set: every "
@@ -60,6 +63,27 @@ def check_advantage(algorithm: Algorithm, rollout: Rollout, turns: Turns, agent:
             f"rollout.samples_per_group to at least 2, or algorithm.advantage to gae, batch_mean, "
             f"reinforce_pp or remax."
         )
+
+
+def _check_roles(algorithm: Algorithm, agent: Agent) -> None:
+    """Refuses what is not defined for each role by itself."""
+    name = algorithm.advantage.name
+    mixed = [
+        (
+            "algorithm.advantage",
+            name,
+            algorithm.needs_greedy() or name in (*WHITENED_ADVANTAGES, "batch_mean", "gae"),
+        ),
+        ("algorithm.divides_by_batch_std", "true", algorithm.divides_by_batch_std),
+        ("algorithm.kl.place", "reward", algorithm.has_kl_reward()),
+    ]
+    for key, value, is_set in mixed:
+        if is_set:
+            raise ValueError(
+                f"agent.roles is {agent.roles} but {key} is {value}: its baseline or scale is not of one "
+                f"role's rewards in its group. Set algorithm.advantage to grpo, dr_grpo or rloo, and leave "
+                f"algorithm.divides_by_batch_std and algorithm.kl.place out."
+            )
 
 
 def _check_subsets(advantage: PassAtK, rollout: Rollout) -> None:

@@ -46,9 +46,15 @@ class Agent(Section):
     """Programs at once; other trajectories wait. Evaluations have as many places of their own."""
     max_calls: Positive = 64
     """Calls of one trajectory; further ones are refused, and the trajectory ends as cut off."""
+    roles: list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]] = []
+    """Roles that the model plays in one trajectory, such as [proposer, checker]: several agents in one
+    episode. Each call names the role that speaks in its field `model`, and a conversation is one role's.
+    Needs may_give_verdict: the verdict is a score in [0, 1] for each role that spoke, such as {"proposer": 1,
+    "checker": 0}. A role's tokens get its own advantage, within its own group: the trajectories of the group
+    in which it spoke."""
     may_give_verdict: bool = False
     """Whether the agent gives the score in place of the row's verifier: a number in [0, 1] in the file that
-    ASYNCRL_VERDICT names, or the function's result."""
+    ASYNCRL_VERDICT names, or the function's result; with roles, a JSON object of them."""
     verdict: Literal["trajectory", "branch"] = "trajectory"
     """Verdicts of a trajectory that has several branches (conversations).
     trajectory: the last call's reply, for all of its tokens.
@@ -71,6 +77,19 @@ class Agent(Section):
             raise ValueError(
                 f"agent.command is {self.command} and agent.function is {self.function}: expected one of the "
                 f"two. Remove the other."
+            )
+        if self.roles and not self.is_on():
+            raise ValueError(
+                f"agent.roles is {self.roles}, but neither agent.command nor agent.function is set. Set one "
+                f"of the two, or remove agent.roles."
+            )
+        if len(set(self.roles)) < len(self.roles):
+            raise ValueError(f"agent.roles is {self.roles}, which has a role twice. Expected each once.")
+        if self.roles and not self.may_give_verdict:
+            raise ValueError(
+                f"agent.roles is {self.roles} but agent.may_give_verdict is false: a verifier reads one "
+                f"reply, and knows no roles. Set agent.may_give_verdict to true, and let the agent give the "
+                f"score of each role."
             )
         if self.verdict == "branch" and not self.is_on():
             raise ValueError(

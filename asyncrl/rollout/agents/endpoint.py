@@ -34,9 +34,9 @@ class AgentEndpoint:
     """Async context manager: listens while it is open."""
 
     def __init__(self, recorder: CallRecorder, *, model: str) -> None:
-        """`model` is what GET /v1/models says; requests may name any."""
+        """GET /v1/models lists the roles, or without roles `model`; then requests may name any."""
         self._recorder = recorder
-        self._model = model
+        self._models = recorder.roles or [model]
         self._runner: web.AppRunner | None = None
 
     def base_url(self) -> str:
@@ -150,8 +150,9 @@ class AgentEndpoint:
 
     async def _on_models(self, request: web.Request) -> web.Response:
         self._session(request)
-        model = {"id": self._model, "object": "model", "created": 0, "owned_by": "asyncrl"}
-        return web.json_response({"object": "list", "data": [model]})
+        model = {"object": "model", "created": 0, "owned_by": "asyncrl"}
+        data = [{"id": name, **model} for name in self._models]
+        return web.json_response({"object": "list", "data": data})
 
     async def _on_unknown(self, request: web.Request) -> web.Response:
         paths = ", ".join([*(protocol.path for protocol in PROTOCOLS), COUNT_PATH])

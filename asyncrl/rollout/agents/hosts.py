@@ -16,9 +16,15 @@ from typing import Any
 
 from asyncrl.records import Task
 from asyncrl.rollout.agents import function_host
-from asyncrl.rollout.agents.process import Access, Exit, ProcessProgram, ProcessPrograms, Program
+from asyncrl.rollout.agents.process import (
+    Access,
+    Exit,
+    ProcessProgram,
+    ProcessPrograms,
+    Program,
+    read_verdict,
+)
 from asyncrl.rollout.agents.task import task_file
-from verifiers.verdict import as_number
 
 MOST_STALL_SECONDS = 10.0
 """Longest time in which an event loop may stand still."""
@@ -167,7 +173,7 @@ class Host:
         if said["found"] is None or not self._hosts.processes.may_give_verdict:
             return Exit(0)
         try:
-            return Exit(0, score=as_number(said["found"], "the score", 0.0, 1.0))
+            return Exit(0, score=read_verdict(said["found"], self._hosts.processes.roles))
         except ValueError as error:
             return Exit(1, f"its verdict cannot be read: {error}")
 

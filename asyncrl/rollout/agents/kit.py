@@ -79,8 +79,8 @@ class AgentKit:
         # The agent decides what its context is: nothing of it is cut.
         dialogue = Dialogue(codec, max_observed_tokens=generator.limits.context_tokens)
         tally = Tally(AGENTS, self.warned)
-        most = self.section.max_calls
-        recorder = CallRecorder(generator.queue, generator, replies, dialogue, waits, most, tally)
+        most, roles = self.section.max_calls, self.section.roles
+        recorder = CallRecorder(generator.queue, generator, replies, dialogue, waits, most, roles, tally)
         endpoint = AgentEndpoint(recorder, model=self.model)
         player = AgentPlayer(
             generator.queue,
@@ -112,6 +112,7 @@ def make_agent_kit(recipe: Recipe, codec: TextCodec, *, hidden: Sequence[Path]) 
         agent.environment,
         agent.memory_mib,
         agent.may_give_verdict,
+        agent.roles,
         hidden,
     )
     programs: Programs
@@ -129,7 +130,10 @@ def make_agent_kit(recipe: Recipe, codec: TextCodec, *, hidden: Sequence[Path]) 
 def agent_in_short(agent: Agent) -> str:
     """Its program, and what it makes."""
     program = agent.function or " ".join(agent.command or ())
-    return f"{program}, started for each trajectory, held-out ones too, at most {agent.max_calls} calls"
+    roles = f", as {' and '.join(agent.roles)}" if agent.roles else ""
+    return (
+        f"{program}{roles}, started for each trajectory, held-out ones too, at most {agent.max_calls} calls"
+    )
 
 
 def check_agent(recipe: Recipe, codec: TextCodec) -> None:

@@ -9,9 +9,9 @@ refused a call (context, tokens, calls) may end as it likes: the verifier judges
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from asyncrl.errors import AsyncrlError
 from asyncrl.loops.run_phase import RunPhase
@@ -22,12 +22,13 @@ from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.agents.process import Access, Exit, Program, Programs
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.session import Session
+from asyncrl.rollout.credits import joint_score, judged_lines
 from asyncrl.rollout.grade import score_of
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.serving.router import Gate
 from asyncrl.system.plugins import FaultsInARow
 from verifiers.storable import storable
-from verifiers.verdict import Outcome, Verdict, fault, over_limit
+from verifiers.verdict import Outcome, Verdict, fault, no_answer, over_limit
 
 log = logging.getLogger(__name__)
 
@@ -170,6 +171,7 @@ class AgentPlayer:
                     raise session.failure
                 if self._is_over(group):
                     return False
+                exit = self._fitting(exit, session)
                 if exit is None or exit.code == 0 or session.limit:
                     self.faults.answered(AGENT)
                     self._count(group, session, exit)
@@ -181,6 +183,16 @@ class AgentPlayer:
         session.keep_answered()
         self._end(group, trajectory, session, exit)
         return True
+
+    def _fitting(self, exit: Exit | None, session: Session) -> Exit | None:
+        """The exit, a bad one where a role spoke and has no score."""
+        if exit is None or exit.code != 0 or session.limit:
+            return exit
+        without = sorted(session.roles() - {"", *_scores(exit)})
+        if not without:
+            return exit
+        told = f"its verdict has no score for {without[0]}, which spoke (agent.roles)"
+        return Exit(1, f"{told}. {exit.detail}".rstrip())
 
     async def _run_program(self, group: Group, session: Session) -> Exit | None:
         """The program's exit; None where it was over its time, or was ended for another reason."""
@@ -253,24 +265,51 @@ class AgentPlayer:
         finish = Finish.LENGTH if session.limit else Finish.STOP
         verdict = _verdict(exit, self.timeout_seconds, has_limit=bool(session.limit))
         score: Score | None = None
-        if verdict is not None:
+        if self.recorder.roles and (verdict is None or verdict.outcome is not Outcome.FAULT):
+            refused = verdict or over_limit(session.limit)
+            score = _score_by_role(trajectory, finish, _scores(exit), refused, self.shaping)
+        elif verdict is not None:
             score = self.shaping.of(score_of(verdict), trajectory, finish)
-        text = storable(self.recorder.replies.codec.decode(trajectory.answer_tokens()))
-        self.queue.end(group, trajectory, finish, score, text)
+        decode = self.recorder.replies.codec.decode
+        texts = {
+            line.trajectory_id: storable(decode(line.answer_tokens())) for line in judged_lines(trajectory)
+        }
+        self.queue.end(group, trajectory, finish, score, storable(decode(trajectory.answer_tokens())), texts)
+
+
+def _judged(score: float) -> Verdict:
+    return Verdict(Outcome.CORRECT if score >= 1.0 else Outcome.WRONG, score, method="agent")
+
+
+def _score_by_role(
+    trajectory: Trajectory, finish: Finish, given: Mapping[str, float], otherwise: Verdict, shaping: Shaping
+) -> Score:
+    """Each conversation has the score of its role, or the verdict `otherwise`, shaped by its own length. The
+    named scores of the whole are those of the roles."""
+    lines = judged_lines(trajectory)
+    if not lines:
+        return shaping.of(score_of(no_answer("no role spoke")), trajectory, finish)
+    spoke = sorted({line.role for line in lines})
+    verdicts = {role: _judged(given[role]) if role in given else otherwise for role in spoke}
+    scores = {line.trajectory_id: shaping.of(score_of(verdicts[line.role]), line, finish) for line in lines}
+    named = {role: verdict.score for role, verdict in verdicts.items() if verdict.score is not None}
+    return replace(joint_score(trajectory, scores), scores=named)
+
+
+def _scores(exit: Exit | None) -> Mapping[str, float]:
+    """Those that it gave to roles."""
+    return exit.score if exit is not None and isinstance(exit.score, Mapping) else {}
 
 
 def _verdict(exit: Exit | None, timeout_seconds: float, *, has_limit: bool) -> Verdict | None:
-    """None: the row's verifier judges."""
+    """None: the row's verifier judges, or each role has a score of its own."""
     if exit is None:
         return over_limit(
             f"the agent needed more than {timeout_seconds:g} s of its own (agent.timeout_seconds)"
         )
     if exit.code != 0 and not has_limit:
         return fault(f"agent: {_ended_badly(exit)}")
-    if exit.score is None:
-        return None
-    outcome = Outcome.CORRECT if exit.score >= 1.0 else Outcome.WRONG
-    return Verdict(outcome, exit.score, method="agent")
+    return _judged(exit.score) if isinstance(exit.score, float) else None
 
 
 def _ended_badly(exit: Exit) -> str:

@@ -11,8 +11,9 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 
@@ -24,6 +25,9 @@ from asyncrl.turns.variables import kept_variables
 from sandbox import landlock
 from verifiers.verdict import as_number
 
+Given = float | Mapping[str, float]
+"""The scores that an agent gave, in [0, 1]: one, or with roles one for each of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Exit:
@@ -33,11 +37,26 @@ class Exit:
     """Its exit code, negative for a signal; 0 is well."""
     detail: str = ""
     """The end of what it printed, or why it did not end well."""
-    score: float | None = None
-    """Raw correctness in [0, 1] that it gave, where it may."""
+    score: Given | None = None
+    """Raw correctness that it gave, where it may."""
     is_lost: bool = False
     """Whether another trajectory may have ended it, whose process it shared: it is started again, once, in a
     process of its own, and no fault is counted."""
+
+
+def read_verdict(found: Any, roles: Sequence[str]) -> Given:
+    """Raises ValueError."""
+    if not roles:
+        return as_number(found, "the score", 0.0, 1.0)
+    if not isinstance(found, Mapping):
+        example = json.dumps(dict.fromkeys(roles, 1.0))
+        raise ValueError(f"it is {found!r:.80}, expected a score for each role (agent.roles), as {example}")
+    unknown = next((name for name in found if name not in roles), None)
+    if unknown is not None:
+        raise ValueError(
+            f"it has a score for {unknown!r:.80}, expected one of agent.roles: {', '.join(roles)}"
+        )
+    return {role: as_number(score, f"the score of {role}", 0.0, 1.0) for role, score in found.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +122,8 @@ class ProcessPrograms:
     environment: Mapping[str, str] = field(default_factory=dict)
     memory_mib: int = 2048
     may_give_verdict: bool = False
+    roles: Sequence[str] = ()
+    """Each gets a score, where there are any."""
     hidden: Sequence[Path] = ()
     """Files and folders that a program must not read."""
 
@@ -175,7 +196,8 @@ class ProcessPrograms:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        return ProcessProgram(process, folder, ended, self.explained, may_give_verdict=self.may_give_verdict)
+        score_of = partial(read_verdict, roles=self.roles) if self.may_give_verdict else None
+        return ProcessProgram(process, folder, ended, self.explained, score_of)
 
     def explained(self, detail: str) -> str:
         """`detail` of a bad end and, where a file was denied, what denies files here."""
@@ -217,14 +239,14 @@ class ProcessProgram:
         folder: Path,
         ended: Callable[[], None],
         explained: Callable[[str], str],
-        *,
-        may_give_verdict: bool,
+        score_of: Callable[[Any], Given] | None,
     ) -> None:
+        """`score_of` reads the score that it may give."""
         self.pid = process.pid
         self._process = process
         self._folder = folder
         self._explained = explained
-        self._may_give_verdict = may_give_verdict
+        self._score_of = score_of
         self._exit: Exit | None = None
         self._waiting = asyncio.create_task(self._wait(ended))
 
@@ -265,13 +287,12 @@ class ProcessProgram:
         except ValueError as error:
             return Exit(1, f"its verdict cannot be read: {error}")
 
-    def _score(self) -> float | None:
+    def _score(self) -> Given | None:
         """Raises ValueError."""
         path = self._folder / "work" / "verdict.json"
-        if not self._may_give_verdict or not path.is_file():
+        if self._score_of is None or not path.is_file():
             return None
-        found = json.loads(path.read_text(errors="replace"))
-        return as_number(found, "the score", 0.0, 1.0)
+        return self._score_of(json.loads(path.read_text(errors="replace")))
 
     def _tail(self) -> str:
         with (self._folder / "output").open("rb") as output:

@@ -99,6 +99,8 @@ class CallRecorder:
     waits: Waits
     max_calls: int
     """Most calls of a trajectory."""
+    roles: Sequence[str] = ()
+    """Names that calls give in `model`; empty where any name will do."""
     tally: Tally = field(default_factory=lambda: Tally(AGENTS))
     sessions: dict[str, Answers] = field(default_factory=dict)
     """Key -> the session of an open trajectory."""

@@ -7,8 +7,8 @@ and 5xx.
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from asyncrl.turns.environment import Message
@@ -68,13 +68,28 @@ class ChatRequest:
     has_usage_in_stream: bool = False
     model: str = ""
     """Said back as it was said."""
+    role: str = ""
+    """The role that speaks, where the agent has several."""
     overridden: tuple[str, ...] = ()
     """Parameters that the recipe's replace, or that have no effect."""
 
     def digest(self) -> str:
         """A digest of all that decides the replies: a retry has the same."""
-        parts = [self.messages, self.tools, self.stop, self.max_tokens, self.num_replies]
+        parts = [self.messages, self.tools, self.stop, self.max_tokens, self.num_replies, self.role]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def with_role(request: ChatRequest, roles: Collection[str]) -> ChatRequest:
+    """The request of the role that its `model` names. Raises RequestRefused."""
+    if not roles:
+        return request
+    if request.model not in roles:
+        expected = " or ".join(roles)
+        raise RequestRefused(
+            f"model is {request.model!r:.80}, expected the role that speaks: {expected} (agent.roles).",
+            param="model",
+        )
+    return replace(request, role=request.model)
 
 
 def read_request(body: Mapping[str, Any]) -> ChatRequest:

@@ -14,14 +14,13 @@ from collections import defaultdict, deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
 
 from asyncrl.loops.waits import now_seconds
 from asyncrl.records import Finish, Observed, RecordedCall, Trajectory, branch_number
 from asyncrl.replay.branches import keep_calls, open_line, record_call
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.agents.recorder import Call, CallRecorder, Choice
-from asyncrl.rollout.agents.request import ChatRequest, RequestRefused
+from asyncrl.rollout.agents.request import ChatRequest, RequestRefused, with_role
 from asyncrl.turns.environment import Message
 
 
@@ -43,25 +42,24 @@ class KnownTurns:
 
     _by_messages: dict[str, list[KnownTurn]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, messages: Sequence[Message], tools: Sequence[dict[str, Any]], turn: KnownTurn) -> None:
-        """`turn` is the last of `messages`."""
-        self._by_messages[_digests(messages, tools)[-1]].append(turn)
+    def add(self, request: ChatRequest, reply: Message, turn: KnownTurn) -> None:
+        """`turn` is the `reply` to `request`."""
+        self._by_messages[_digests(request, [*request.messages, reply])[-1]].append(turn)
 
-    def find(
-        self, messages: Sequence[Message], tools: Sequence[dict[str, Any]]
-    ) -> tuple[list[KnownTurn], int] | None:
-        """The turns that may be the last of the assistant's in `messages`, and how many messages end with
-        it; None where that one was not recorded after these messages."""
+    def find(self, request: ChatRequest) -> tuple[list[KnownTurn], int] | None:
+        """The turns that may be the last of the assistant's in the messages of `request`, and how many
+        messages end with it; None where the role has no such turn after these messages."""
+        messages = request.messages
         last = max((i for i, message in enumerate(messages) if message["role"] == "assistant"), default=None)
         if last is None:
             return None
-        found = self._by_messages.get(_digests(messages[: last + 1], tools)[-1])
+        found = self._by_messages.get(_digests(request, messages[: last + 1])[-1])
         return (found, last + 1) if found else None
 
 
-def _digests(messages: Sequence[Message], tools: Sequence[dict[str, Any]]) -> list[str]:
-    """One for the messages up to each."""
-    running = hashlib.sha256(json.dumps(list(tools), sort_keys=True).encode())
+def _digests(request: ChatRequest, messages: Sequence[Message]) -> list[str]:
+    """One for the messages up to each, of the role and the tools of `request`."""
+    running = hashlib.sha256(json.dumps([request.role, request.tools], sort_keys=True).encode())
     found = []
     for message in messages:
         same = message
@@ -129,6 +127,10 @@ class Session:
         """Whether a call waits for its answer."""
         return self._own_since is None
 
+    def roles(self) -> set[str]:
+        """Roles that have an answer."""
+        return {self._trajectory.branch(call.branch).role for call in self._answered}
+
     def num_replies(self) -> int:
         return len(self._answered)
 
@@ -141,6 +143,7 @@ class Session:
         Raises RequestRefused."""
         if self._group.state is not GroupState.OPEN or self._trajectory.finish is not None:
             raise RequestRefused(OVER)
+        request = with_role(request, self._recorder.roles)
         self._recorder.say_overridden(request)
         digest = request.digest()
         if is_retry and self._made[digest]:
@@ -181,10 +184,10 @@ class Session:
         return [self._place_one(request, digest, ordinal, choice) for choice in range(request.num_replies)]
 
     def _place_one(self, request: ChatRequest, digest: str, ordinal: int, choice: int) -> Choice:
-        found = self._known.find(request.messages, request.tools)
+        found = self._known.find(request)
         observation: Observed | None = None
         if found is None:
-            line = self._open(self._recorder.context(request))
+            line = self._open(self._recorder.context(request), request.role)
         else:
             turns, num_messages = found
             known = next((turn for turn in turns if self._awaits_turn(turn)), turns[-1])
@@ -197,7 +200,7 @@ class Session:
             else:
                 context = [*known.line.prompt_tokens, *known.line.response_tokens()]
                 until = known.line.num_tokens_before(known.turn) + len(tokens)
-                line = self._open([*context[:until], *new])
+                line = self._open([*context[:until], *new], request.role)
         turn = line.num_observations() + (observation is not None)
         number = branch_number(line.trajectory_id)
         recorded = RecordedCall(ordinal, choice, digest, number, turn)
@@ -214,7 +217,7 @@ class Session:
             and line.trajectory_id not in self._busy
         )
 
-    def _open(self, context: list[int]) -> Trajectory:
+    def _open(self, context: list[int], role: str) -> Trajectory:
         most = self._recorder.generator.limits.context_tokens
         if len(context) >= most:
             raise self._refused(
@@ -222,7 +225,7 @@ class Session:
                 f"(model.context_tokens): no room is left for a reply.",
                 "context_length_exceeded",
             )
-        line = open_line(self._recorder.queue, self._group, self._trajectory, context)
+        line = open_line(self._recorder.queue, self._group, self._trajectory, context, role=role)
         if line is not self._trajectory:
             self._recorder.num_branches += 1
         return line
@@ -293,8 +296,7 @@ class Session:
             num_prompt_tokens=line.num_tokens_before(turn),
         )
         self._answered.append(choice.recorded)
-        messages = [*call.request.messages, choice.reply.message()]
-        self._known.add(messages, call.request.tools, KnownTurn(line, turn))
+        self._known.add(call.request, choice.reply.message(), KnownTurn(line, turn))
 
     def _finish(self, request: ChatRequest, tokens: list[int]) -> Finish:
         """How a turn ended, which is not recorded of each."""

@@ -137,6 +137,15 @@ async def test_a_verdict_is_a_number_in_its_file(start: str, written: str, expec
         assert found == expected
 
 
+async def test_with_roles_the_verdict_has_a_score_for_each(start: str) -> None:
+    code = "import os, sys\nopen(os.environ['ASYNCRL_VERDICT'], 'w').write(sys.argv[1])"
+    options: Any = {"may_give_verdict": True, "roles": ["proposer", "checker"]}
+    found = await exit_of(start, code, '{"proposer": 1, "checker": 0.5}', **options)
+    assert found == Exit(0, score={"proposer": 1.0, "checker": 0.5})
+    found = await exit_of(start, code, '{"judge": 1}', **options)
+    assert found.code == 1 and "its verdict cannot be read: it has a score for 'judge'" in found.detail
+
+
 async def test_a_verdict_that_it_may_not_give_is_not_read(start: str) -> None:
     code = "import os\nassert 'ASYNCRL_VERDICT' not in os.environ\nopen('verdict.json', 'w').write('1.0')"
     assert await exit_of(start, code) == Exit(0)

@@ -291,6 +291,7 @@ function trajectoryCard(trajectory, continues) {
   const outcome = continues !== undefined ? "continues behind the summary" : (judged ?? unjudged);
   const facts = [`reward ${number(trajectory.reward)}`, `advantage ${number(trajectory.advantage)}`, `${length} tokens`];
   if (trajectory.observations.length > 0) facts.push(`${whole(trajectory.num_observed_tokens)} observed`, plural(trajectory.observations.length + 1, "turn"));
+  if (trajectory.role) facts.unshift(`role ${trajectory.role}`);
   if (own !== null) facts.push(`this conversation alone: ${own.outcome.replace("_", " ")}, reward ${number(own.reward)}`);
   for (const [name, score] of Object.entries(trajectory.scores ?? {})) facts.push(`${name} ${number(score)}`);
   if (trajectory.finish) facts.push(trajectory.finish === "length" ? "cut at the length limit" : "ended by itself");
