@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from asyncrl.data.columnar import names_read
 from asyncrl.data.columns import ToRow
-from asyncrl.data.harbor import harbor_rows, task_folders
+from asyncrl.data.harbor import harbor_row, task_folders
 from asyncrl.errors import InputError
 from asyncrl.recipe.data_files import EXPECTED, how_to_convert, is_data_file
 from asyncrl.recipe.file import PATH_RULE
@@ -81,9 +81,9 @@ def read_rows(
             if not (whole / folder).is_dir():
                 raise InputError(f"{key} is {path}, which has no folder {folder}.{_folders_of(whole)}")
             whole, name = whole / folder, f"{name}/{folder}"
-        if task_folders(whole):
-            for number, (where, row) in enumerate(harbor_rows(whole), start=1):
-                yield PublishedRow(where, number, row)
+        if tasks := task_folders(whole):
+            for number, task in enumerate(tasks, start=1):
+                yield PublishedRow(str(task), number, harbor_row(task))
             return
         yield from _read_folder(whole, name, key, config, split, make, is_of_hub=is_hub_id(path))
     elif Path(path).suffix in JSONL:

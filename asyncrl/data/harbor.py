@@ -8,7 +8,6 @@ cut off before it hands in is wrong: the gold is a pattern that no answer matche
 import base64
 import shlex
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -73,12 +72,6 @@ def _packed(path: Path) -> str | dict[str, str]:
         return content.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(content).decode()}
-
-
-def harbor_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(place, row) of each task of `folder`."""
-    for task in task_folders(folder):
-        yield str(task), harbor_row(task)
 
 
 def _refused(folder: Path, config: dict[str, Any], environment: dict[str, Any]) -> str:

@@ -139,13 +139,11 @@ class EpisodePool(RunPart):
                 raise
             raise EnvironmentFault(f"it took more than {self.start_seconds:g} s to start") from None
         except (OSError, asyncio.IncompleteReadError):
-            assert process.template is not None
             ended = await process.template.end(process)
             raise death(ended, process, self._memory_bytes, is_of_response=is_of_response) from None
 
     async def end(self, process: EpisodeProcess) -> None:
-        if process.template is not None:
-            await process.template.end(process)
+        await process.template.end(process)
 
     def give_back(self) -> None:
         """A trajectory that had a place needs it no longer."""

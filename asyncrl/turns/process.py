@@ -24,8 +24,8 @@ class Late(Exception):
 
 
 class EpisodeProcess(Worker):
-    template: "Template[EpisodeProcess] | None" = None
-    """The template that forked it."""
+    template: "Template[EpisodeProcess]"
+    """The one that forked it, which notes it here."""
 
     async def ask(self, request: str, body: bytes, *, seconds: float, name: str = "") -> Any:
         """The result of a request to `asyncrl.turns.host`; `name`: the tool of a CALL.

@@ -135,10 +135,15 @@ def _key(key: object, what: str) -> str:
 
 def _shortened(text: str) -> str:
     """Head and tail of what is too long; valid Unicode without NUL."""
-    if len(text) > MAX_TEXT_CHARACTERS:
-        half = MAX_TEXT_CHARACTERS // 2
-        text = text[:half] + _CUT.format(len(text) - 2 * half) + text[-half:]
-    return storable(text)
+    return storable(without_middle(text, MAX_TEXT_CHARACTERS))
+
+
+def without_middle(text: str, most: int) -> str:
+    """The text, or where it has more than `most` characters its head and tail with a mark between them."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return text[:half] + _CUT.format(len(text) - 2 * half) + text[-half:]
 
 
 def _number(value: object, name: str, least: float, most: float) -> float | None:

@@ -8,6 +8,7 @@ What a command does is told in words; BoxFailed means that the box itself failed
 import ast
 import base64
 import contextlib
+import functools
 import io
 import secrets
 import shutil
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Protocol
 
+from asyncrl.turns.replies import without_middle
 from sandbox.limits import MEBIBYTE
 from sandbox.result import SandboxError
 from sandbox.session import Session, SessionLimits, SessionResult
@@ -140,8 +142,21 @@ class SandboxBox:
     """A session of the sandbox, whose interpreter starts the commands. It has no network."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._session = self._opened()
+        try:
+            self._session = Session.open(
+                SessionLimits(
+                    call_seconds=limits.total_seconds,
+                    total_seconds=limits.total_seconds,
+                    cpu_seconds=max(1.0, limits.total_seconds),
+                    memory_bytes=limits.memory_mib * MEBIBYTE,
+                    disk_bytes=limits.disk_mib * MEBIBYTE,
+                    processes=limits.processes,
+                    excerpt_bytes=_LARGEST_TEXT + 4096,
+                )
+            )
+        except SandboxError as error:
+            raise BoxFailed(str(error)) from error
+        self._called(_HELPERS)
 
     def put(self, files: Mapping[str, bytes]) -> None:
         for path, content in files.items():
@@ -155,11 +170,8 @@ class SandboxBox:
                 self._done(f"put({path!r}, {part!r}, {'ab' if first else 'wb'!r})")
 
     def run(self, command: str, seconds: float) -> Ran:
-        try:
-            done = self._session.run(f"run({command!r}, {seconds!r})")
-        except SandboxError as error:
-            raise BoxFailed(str(error)) from error
-        output = shortened(done.stdout)
+        done = self._called(f"run({command!r}, {seconds!r})")
+        output = without_middle(done.stdout, MAX_OUTPUT_CHARACTERS)
         if done.lost or done.limit:
             return Ran(output, None, done.lost or done.limit, is_lost=True)
         if done.value is None:
@@ -186,41 +198,18 @@ class SandboxBox:
     def close(self) -> None:
         self._session.close()
 
-    def _opened(self) -> Session:
-        limits = self._limits
-        try:
-            session = Session.open(
-                SessionLimits(
-                    call_seconds=limits.total_seconds,
-                    total_seconds=limits.total_seconds,
-                    cpu_seconds=max(1.0, limits.total_seconds),
-                    memory_bytes=limits.memory_mib * MEBIBYTE,
-                    disk_bytes=limits.disk_mib * MEBIBYTE,
-                    processes=limits.processes,
-                    excerpt_bytes=_LARGEST_TEXT + 4096,
-                )
-            )
-            session.run(_HELPERS)
-        except SandboxError as error:
-            raise BoxFailed(str(error)) from error
-        return session
-
     def _done(self, code: str) -> SessionResult:
         """A call of our own code. Raises Spoiled where it did not end well: by what it found."""
-        try:
-            done = self._session.run(code)
-        except SandboxError as error:
-            raise BoxFailed(str(error)) from error
+        done = self._called(code)
         if done.traceback or done.lost or done.limit:
             raise Spoiled(done.traceback.strip().rpartition("\n")[2] or done.lost or done.limit)
         return done
 
-
-def shortened(output: str) -> str:
-    if len(output) <= MAX_OUTPUT_CHARACTERS:
-        return output
-    half, left_out = MAX_OUTPUT_CHARACTERS // 2, len(output) - MAX_OUTPUT_CHARACTERS
-    return f"{output[:half]}\n[... {left_out} characters were left out here ...]\n{output[-half:]}"
+    def _called(self, code: str) -> SessionResult:
+        try:
+            return self._session.run(code)
+        except SandboxError as error:
+            raise BoxFailed(str(error)) from error
 
 
 class ContainerBox:
@@ -230,7 +219,7 @@ class ContainerBox:
         self, engine: str, image: str, limits: Limits, *, has_network: bool, folder: str | None
     ) -> None:
         """`folder`: the workspace; None: where the image starts. Raises BoxFailed."""
-        self._engine, self._folder, self._limits = engine, folder, limits
+        self._engine, self._folder = engine, folder
         self._name = f"asyncrl-{secrets.token_hex(8)}"
         network = [] if has_network else ["--network", "none"]
         where = [] if folder is None else ["--workdir", folder]
@@ -245,14 +234,12 @@ class ContainerBox:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         assert self._first.stdin is not None and self._first.stdout is not None
-        try:
+        with contextlib.suppress(OSError):
             self._first.stdin.write(b"up\n")
             self._first.stdin.flush()
-        except OSError:
-            pass
         if self._first.stdout.readline() != b"up\n":
-            said = self._first.communicate()[1].decode(errors="replace").strip()
-            raise BoxFailed(f"`{engine} run` of {image} failed: {said.rpartition(chr(10))[2] or 'no words'}")
+            said = _last_line(self._first.communicate()[1])
+            raise BoxFailed(f"`{engine} run` of {image} failed: {said or 'no words'}")
 
     def put(self, files: Mapping[str, bytes]) -> None:
         for root, inside in _by_root(files, self._workspace()).items():
@@ -263,7 +250,7 @@ class ContainerBox:
         # By the container's own `timeout`: to end the engine's client would leave the command.
         inside = ["timeout", "-s", "KILL", f"{seconds:g}", "sh", "-c", command]
         done = self._asked(["exec", self._name, *inside], seconds=seconds + _GRACE_SECONDS)
-        output = shortened(done.stdout.decode(errors="replace"))
+        output = without_middle(done.stdout.decode(errors="replace"), MAX_OUTPUT_CHARACTERS)
         if done.returncode == 137:
             is_lost = self._first.poll() is not None
             return Ran(output, None, "memory" if is_lost else f"{seconds:g} seconds", is_lost)
@@ -309,8 +296,7 @@ class ContainerBox:
     def _checked(self, arguments: Sequence[str], given: bytes = b"") -> None:
         done = self._asked(arguments, given, seconds=_START_SECONDS)
         if done.returncode:
-            said = done.stdout.decode(errors="replace").strip()
-            raise BoxFailed(f"`{self._engine} {arguments[0]}` failed: {said.rpartition(chr(10))[2]}")
+            raise BoxFailed(f"`{self._engine} {arguments[0]}` failed: {_last_line(done.stdout)}")
 
     def _asked(
         self, arguments: Sequence[str], given: bytes = b"", *, seconds: float, joins: bool = True
@@ -341,16 +327,23 @@ def find_engine(named: str) -> str:
     return found
 
 
+def _last_line(output: bytes) -> str:
+    return output.decode(errors="replace").strip().rpartition("\n")[2]
+
+
+@functools.cache
 def check_image(engine: str, image: str, build: str = "") -> None:
-    """Raises ValueError where the image is not there; `build`: the command that makes it."""
-    done = subprocess.run(
-        [engine, "image", "inspect", image], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+    """Raises ValueError where the image is not there; `build`: the command that makes it. One that is there
+    is looked for once in a process: each row of a data file asks."""
+    command = [engine, "image", "inspect", image]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValueError(f"{engine} cannot be asked for the image {image}: {error}") from error
     if done.returncode:
-        said = done.stdout.decode(errors="replace").strip().rpartition("\n")[2]
         raise ValueError(
-            f"the image {image} is not there ({said}). Nothing is pulled in a run: get it by "
-            f"`{build or f'{engine} pull {image}'}`."
+            f"the image {image} is not there ({_last_line(done.stdout)}). Nothing is pulled in a run: get it "
+            f"by `{build or f'{engine} pull {image}'}`."
         )
 
 

@@ -12,9 +12,7 @@ reward file holds the score itself, in [0, 1]. The tests also run behind the las
 
 import base64
 import re
-import subprocess
 from collections.abc import Mapping
-from functools import cache
 from typing import Annotated, Any, Literal
 
 from asyncrl.turns.environment import End, EnvironmentUnavailable, Observation, Recovery
@@ -74,7 +72,7 @@ class Container:
         """Only checks the row: rows are started when data is read, too."""
         self._row = checked_row(row)
         if image := self._row["image"] or self._image:
-            check_once(find_engine(self._engine), image, self._row["build"])
+            check_image(find_engine(self._engine), image, self._row["build"])
 
     def step(self, text: str) -> Observation | End:
         try:
@@ -211,12 +209,3 @@ def _files(found: object, name: str) -> dict[str, bytes]:
             case _:
                 raise ValueError(f"{path} in the column {name} is {content!r:.80}, expected a text")
     return files
-
-
-@cache
-def check_once(engine: str, image: str, build: str) -> None:
-    """`check_image` once in a process: each row of a data file asks."""
-    try:
-        check_image(engine, image, build)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ValueError(f"{engine} cannot be asked for the image {image}: {error}") from error

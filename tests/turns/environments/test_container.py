@@ -10,7 +10,7 @@ import pytest
 from fakes.container_engine import calls, write_engine
 
 from asyncrl.turns.environment import End, EnvironmentUnavailable, Observation
-from asyncrl.turns.environments import boxes, container
+from asyncrl.turns.environments import boxes
 from asyncrl.turns.environments.boxes import check_image, find_engine
 from asyncrl.turns.environments.container import Container, checked_row, reward_of
 
@@ -127,7 +127,7 @@ def test_a_row_without_what_it_needs_is_refused(row: dict[str, Any], said: str) 
 
 @pytest.fixture
 def engine(tmp_path: Path) -> Path:
-    container.check_once.cache_clear()
+    check_image.cache_clear()
     return write_engine(tmp_path / "engine")
 
 
