@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.trainer.network.whole_logprobs import IMPOSSIBLE, token_logprobs
-from asyncrl.trainer.packing.attention_kernels import is_installed
+from asyncrl.trainer.packing.attention_kernels import in_words, is_installed
 
 log = logging.getLogger(__name__)
 
@@ -241,7 +241,7 @@ def try_kernel(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> str 
         kernel.fill(logits, logits, slopes, tempering)
     # Packages of others: whatever they raise is the reason why they do not serve.
     except Exception as error:
-        return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+        return in_words(error)
     for what, left, right in zip(
         ("log-probs", "entropies", "gradients"),
         [*found, logits],

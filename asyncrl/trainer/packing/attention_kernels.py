@@ -322,7 +322,7 @@ def _try(kernel: Kernel, device: torch.device, heads: Heads) -> str | None:
     try:
         gpu_attention.route_flash_attention(kernel.flash)
     except Exception as error:
-        return _in_words(error)
+        return in_words(error)
     generator = torch.Generator().manual_seed(0)
     edges = torch.tensor([0, *TRIED_LENGTHS]).cumsum(0)
     buckets = ((1, TRIED_LENGTHS[0]), (2, TRIED_LENGTHS[1]), (1, TRIED_LENGTHS[3]))
@@ -351,7 +351,7 @@ def _compare(attend: Attend, formula: Attend, inputs: list[Tensor], rows: Rows, 
         found = _outputs_and_gradients(attend, inputs, rows, scale)
     # Packages of others: whatever they raise is the reason why they do not serve.
     except Exception as error:
-        return _in_words(error)
+        return in_words(error)
     expected = _outputs_and_gradients(formula, inputs, rows, scale)
     names = ("outputs", "queries", "keys", "values", "sinks")[: len(expected)]
     for what, left, right in zip(names, found, expected, strict=True):
@@ -362,7 +362,8 @@ def _compare(attend: Attend, formula: Attend, inputs: list[Tensor], rows: Rows, 
     return None
 
 
-def _in_words(error: Exception) -> str:
+def in_words(error: Exception) -> str:
+    """Its type and the first line of its message."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 

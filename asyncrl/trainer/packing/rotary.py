@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncrl.trainer.packing.attention_kernels import is_installed
+from asyncrl.trainer.packing.attention_kernels import in_words, is_installed
 
 log = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ def try_turn(turn: Turn, device: torch.device, dtype: torch.dtype) -> str | None
             found = turn(heads, angles.cos(), angles.sin(), sign)
         # The package of others: whatever it raises is the reason why it does not serve.
         except Exception as error:
-            return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            return in_words(error)
         distance = ((found.double() - exact).norm() / exact.norm()).item()
         if not distance <= TOLERANCES[dtype]:
             return f"its numbers differ from the formula's by {distance:.2g} of their norm"
