@@ -2,7 +2,7 @@
 
 from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.sections.agent import Agent
-from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES
+from asyncrl.recipe.sections.algorithm import BATCH_ADVANTAGES
 from asyncrl.recipe.sections.model import Model
 from asyncrl.recipe.sections.prompt import Prompt
 from asyncrl.recipe.sections.turns import Turns
@@ -117,7 +117,7 @@ def check_untrained_summaries(turns: Turns, algorithm: Algorithm) -> None:
     if turns.summarize is None or turns.summarize.trains:
         return
     name = algorithm.advantage.name
-    if algorithm.needs_critic() or name in (*WHITENED_ADVANTAGES, "batch_mean") or algorithm.has_kl_reward():
+    if name in BATCH_ADVANTAGES or algorithm.has_kl_reward():
         added = " with KL in the reward" if algorithm.has_kl_reward() else ""
         raise ValueError(
             f"turns.summarize.trains is false but algorithm.advantage is {name}{added}, which would change "

@@ -4,7 +4,7 @@ from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.algorithm_terms import Gae, PassAtK
 from asyncrl.recipe.checks.groups import check_mini_batches
 from asyncrl.recipe.sections.agent import Agent
-from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES
+from asyncrl.recipe.sections.algorithm import BATCH_ADVANTAGES
 from asyncrl.recipe.sections.critic import Critic
 from asyncrl.recipe.sections.model import Model
 from asyncrl.recipe.sections.replay import Replay
@@ -69,11 +69,7 @@ def _check_roles(algorithm: Algorithm, agent: Agent) -> None:
     """Refuses what is not defined for each role by itself."""
     name = algorithm.advantage.name
     mixed = [
-        (
-            "algorithm.advantage",
-            name,
-            algorithm.needs_greedy() or name in (*WHITENED_ADVANTAGES, "batch_mean", "gae"),
-        ),
+        ("algorithm.advantage", name, algorithm.needs_greedy() or name in BATCH_ADVANTAGES),
         ("algorithm.divides_by_batch_std", "true", algorithm.divides_by_batch_std),
         ("algorithm.kl.place", "reward", algorithm.has_kl_reward()),
     ]
