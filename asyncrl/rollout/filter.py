@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, has_signal
-from asyncrl.algorithms.branches import LineReward, line_advantages
+from asyncrl.algorithms.branches import line_advantages
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
-from asyncrl.records import PolicyVersion, Score, Task
+from asyncrl.records import PolicyVersion, Score, Task, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.credits import line_rewards
@@ -71,7 +71,7 @@ def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group]
 
     def decide(group: Group) -> bool:
         correctness, lengths = list[float](), list[int]()
-        lines: list[list[LineReward]] = []
+        judged: list[tuple[Trajectory, Score]] = []
         greedy: float | None = None
         for trajectory in group.trajectories:
             score = group.scores.get(trajectory.trajectory_id)
@@ -80,7 +80,7 @@ def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group]
             if trajectory.is_greedy:
                 greedy = score.correctness
             else:
-                lines.append(line_rewards(trajectory, _raw(score), has_credits=False))
+                judged.append((trajectory, score))
                 correctness.append(score.correctness)
                 lengths.append(trajectory.num_sampled_in_all())
         min_size = algorithm.min_group_size()
@@ -88,6 +88,7 @@ def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group]
             return False
         with naming(group):
             if any(score.branches for score in group.scores.values()):
+                lines = [line_rewards(each, _raw(score), has_credits=False) for each, score in judged]
                 found = line_advantages(lines, advantage, algorithm, greedy_reward=greedy)
                 return algorithm.always_teaches() or any(map(any, found))
             known = GroupRewards(correctness, lengths, greedy, min_size=min_size)
