@@ -52,7 +52,8 @@ class Sampler:
         for group, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
             own = responses[group * size : (group + 1) * size]
             rewards = self._grade(row, own)
-            known = GroupRewards(rewards, [len(tokens) for tokens, _ in own])
+            lengths = [len(tokens) for tokens, _ in own]
+            known = GroupRewards(rewards, lengths, min_size=self._recipe.algorithm.min_group_size())
             advantages = group_advantages(known, self._advantage, self._recipe.algorithm)
             sequences += [
                 ScoredSequence(

@@ -15,7 +15,6 @@ from tests.benchmarks.algorithms.docs import BEGIN, END, PAGE, documented, write
 from tests.benchmarks.algorithms.noise import noised
 from tests.benchmarks.algorithms.plan import (
     COMPARISONS,
-    FEW_SEEDS,
     MOST_CELLS,
     MOST_COMPARISONS,
     NOISE,
@@ -31,6 +30,7 @@ from tests.benchmarks.algorithms.plan import (
     make_plan,
     places,
     primary_places,
+    seeds_of,
     tuned_rate,
     tuning_cells,
 )
@@ -68,12 +68,13 @@ def test_each_place_is_a_recipe_that_loads():
         assert recipe.trainer.num_steps == place[2] + NUM_UPDATES
 
 
-def test_the_plan_is_small_and_has_ten_paired_seeds_where_something_is_tested_and_five_elsewhere():
+def test_the_plan_is_small_and_has_ten_paired_seeds_where_something_is_tested():
     cells = make_plan([]).cells
     assert len(set(cells)) == len(cells) <= MOST_CELLS
     for place in places():
         seeds = [cell.seed for cell in cells if cell.place == place]
-        assert tuple(seeds) == (SEEDS if place in primary_places() else FEW_SEEDS)
+        assert tuple(seeds) == seeds_of(place)
+        assert place not in primary_places() or len(seeds) == 10
     assert not set(SEEDS) & set(TUNING_SEEDS)
 
 
@@ -85,15 +86,18 @@ def test_each_arm_is_in_each_condition_and_weights_only_where_they_have_somethin
         assert conditions - own == ({("staleness", 0, 0.0)} if arm in WEIGHTS else set())
 
 
-def test_the_plan_takes_what_is_tested_first_and_tunes_an_arm_before_its_cells():
+def test_the_plan_takes_what_has_all_seeds_first_and_tunes_an_arm_before_its_cells():
     cells = make_plan([]).cells
-    judged = [cell.place in primary_places() for cell in cells if cell.axis != "tuning"]
-    assert judged == sorted(judged, reverse=True)
+    sizes = [len(seeds_of(cell.place)) for cell in cells if cell.axis != "tuning"]
+    assert sizes == sorted(sizes, reverse=True)
+    primary = [cell.place in primary_places() for cell in cells if cell.axis != "tuning"]
+    assert primary == sorted(primary, reverse=True)
     assert {cell.arm for cell in cells if cell.axis == "tuning"} == set(ARMS)
     for arm in ARMS:
         own = [cell.axis for cell in cells if cell.arm == arm]
-        assert own[:12] == ["tuning"] * 12
-        assert "tuning" not in own[12:]
+        size = len(RATES) * len(TUNING_SEEDS)
+        assert own[:size] == ["tuning"] * size
+        assert "tuning" not in own[size:]
 
 
 def test_ten_pairs_can_tell_in_each_primary_comparison():
@@ -193,8 +197,8 @@ def test_a_table_has_the_paired_difference_to_the_default_and_says_what_is_not_r
     table = axis_table("staleness", rows)
     assert "| `gspo` | 16 | 2 | 25.0 ± 0.0 | 25.0 25.0 | -25.0 ± 0.0 | 25.0 ± 0.0 | 2 |" in table
     assert "| `truncated` | 16 | 3 | 50.0 ± 0.0 | 50.0 50.0 50.0 |  | 50.0 ± 0.0 | 2 |" in table
-    assert "Not run: 40 of 42 arms and lags." in table
-    assert "Not run: 14 of 14" in axis_table("mismatch", rows)
+    assert "Not run: 42 of 44 arms and lags." in table
+    assert "Not run: 16 of 16" in axis_table("mismatch", rows)
 
 
 def test_two_workers_run_each_cell_of_an_arm_once_at_its_tuned_rate_and_a_next_call_only_what_failed(
@@ -214,7 +218,7 @@ def test_two_workers_run_each_cell_of_an_arm_once_at_its_tuned_rate_and_a_next_c
         return run_cell(cell)
 
     assert run_cells(path, [noted, noted], hours=1.0, costs=COSTS, arms=["truncated"]) == 1
-    assert len(begun) == len(set(begun)) == 12 + 10 + 10 + 10 + 5 + 5
+    assert len(begun) == len(set(begun)) == 6 + 10 + 10 + 10 + 10
     assert {cell.rate for cell in begun if cell.axis != "tuning"} == {2.0}
     fails.clear()
     begun.clear()
@@ -228,7 +232,7 @@ def test_cells_of_an_arm_whose_tuning_failed_are_not_begun(tmp_path: Path):
             raise CellFailed("diverged")
         return row_of(cell)
 
-    assert run_cells(tmp_path / "r", [run_cell] * 2, hours=1.0, costs=COSTS, arms=["kl"]) == 3
+    assert run_cells(tmp_path / "r", [run_cell] * 2, hours=1.0, costs=COSTS, arms=["kl"]) == 2
     assert {row.axis for row in read_rows(tmp_path / "r")} == {"tuning"}
 
 
@@ -239,7 +243,7 @@ def test_no_cell_begins_that_would_not_end_in_the_hours_of_the_call(
         pytest.fail("a cell began")
 
     assert run_cells(tmp_path / "r", [run_cell], hours=0.001, costs=COSTS) == 0
-    assert "563 cells are not begun: --hours 0.001 is over" in capsys.readouterr().out
+    assert "531 cells are not begun: --hours 0.001 is over" in capsys.readouterr().out
 
 
 def test_ctrl_c_begins_no_other_cell(tmp_path: Path):

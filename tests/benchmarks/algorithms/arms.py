@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from asyncrl.recipe.presets import PRESETS
+
 WITHOUT_CLIP = {
     "algorithm.surrogate": "ratio",
     "algorithm.clip_around": "behavior",
@@ -29,6 +31,12 @@ def _one_key(key: str, name: str, **others: Any) -> Arm:
     return Arm(TRUNCATED | {f"algorithm.{key}": name} | keys, f"algorithm.{key}={name}")
 
 
+def _single(preset: str, **others: Any) -> Arm:
+    """A preset of single rollouts: as many responses as the groups of other arms have in all."""
+    keys = PRESETS[preset].keys(max_new_tokens=64) | {"rollout.groups_per_batch": 64}
+    return Arm(keys | others)
+
+
 ARMS: dict[str, Arm] = {
     "none": Arm({"algorithm.importance_weight": "none"}),
     "truncated": Arm(TRUNCATED, "algorithm.importance_weight=truncated", "none"),
@@ -49,7 +57,12 @@ ARMS: dict[str, Arm] = {
     "sequence_mean": _one_key("reduction", "sequence_mean"),
     "dr_grpo_constant": _one_key("reduction", "dr_grpo_constant"),
     "kl": _one_key("kl.estimator", "k3", **{"kl.coefficient": 0.01}),
+    # The critic's rate and warm-up are for a small model and 48 batches: the preset's 5e-6 and 10 are for
+    # large models and long runs.
+    "sao": _single("sao", **{"critic.learning_rate": 5e-4, "critic.warmup_steps": 4}),
+    "flash_reinforce": _single("flash_reinforce"),
 }
+SINGLE = ("sao", "flash_reinforce")
 """`truncated` is the default: GRPO's advantages, PPO's clip around the policy before the batch, the mean over
 tokens, no KL. decoupled, Hilton et al. 2022 (arXiv 2110.00641), puts the cap of its weights out of reach."""
 WEIGHTS = ("none", "decoupled", "masked", "sequence_masked")

@@ -96,7 +96,7 @@ def run_cell(cell: Cell) -> Row:
             # NaN where no token is of the trainer's own version.
             if not math.isnan(kl := update.metrics["mismatch_kl"]):
                 kls.append(kl)
-            if update.version % EVERY_UPDATES == 0:
+            if (update.version - cell.lag) % EVERY_UPDATES == 0:
                 curve.append((update.version, accuracy(update.version, 1.0)))
     except Diverged as error:
         raise CellFailed(f"{cell.name()} diverged: {error}") from None

@@ -17,26 +17,27 @@ from typing import Any
 
 import yaml
 
-from asyncrl.recipe.former_keys import NOW
-from tests.benchmarks.algorithms.arms import ARMS, WEIGHTS
+from tests.benchmarks.algorithms.arms import ARMS, SINGLE, WEIGHTS
 from tests.benchmarks.paired import mean_height
 
 ROOT = Path(__file__).resolve().parents[3]
-FORMAT = 2
+FORMAT = 3
 """Raised when a cell means something else though its keys are the same."""
 NUM_UPDATES = 48
 """On data of the cell's full age."""
 SEEDS = tuple(range(10))
-"""Seeds of a place that a primary comparison needs; other places have the first FEW_SEEDS of them."""
+"""Seeds of a place of a primary comparison or of single rollouts; other places have FEW_SEEDS of them."""
 FEW_SEEDS = SEEDS[:5]
-TUNING_SEEDS = (100, 101, 102)
+TUNING_SEEDS = (100, 101)
 """None of SEEDS: what chose a rate does not judge it."""
-RATES = (0.5, 1.0, 2.0, 4.0)
+RATES = (0.5, 1.0, 2.0)
 """Learning rates tried per arm, in multiples of the recipe's."""
 TUNING_LAG = 16
 NOISE, NOISE_LAG = 0.1, 4
 """The mismatch of engines: noise on the weights that roll out, over the root mean square of each tensor."""
 RECIPE = Path("recipes/r1_zero_reasoning_cpu.yaml")
+BASE = Path("asyncrl/examples/base_models/reasoning/made.json")
+"""Digests of the base model that comes with asyncrl: one that is trained anew is another on another CPU."""
 COMMON: dict[str, Any] = {
     # Half the recipe's batch: the curve rises over the whole run. With one step per batch no clip would bind.
     "rollout.groups_per_batch": 8,
@@ -47,10 +48,10 @@ COMMON: dict[str, Any] = {
     "trainer.adam_epsilon": 1e-6,
 }
 EVERY_UPDATES = 8
-"""Between the points of the held-out curve: the accuracy of one sample of each held-out task. Greedy accuracy
-is near 1 after 40 of the recipe's batches; of samples a third are still wrong."""
+"""Between the points of the held-out curve, one of which is at the cell's lag: the accuracy of one sample of
+each held-out task. Greedy accuracy is near 1 after 40 of the recipe's batches; of samples a third are still
+wrong."""
 HELDOUT_TASKS = 256
-FORMER_KEYS = {now: former for former, places in NOW.items() for now in places}
 Place = tuple[str, str, int, float]
 """(axis, arm, lag, noise): the cells that differ in their seeds."""
 
@@ -91,26 +92,11 @@ class Cell:
         }
 
     def digest(self) -> str:
-        """Digest of all that the run is told: its recipe's keys (not its comments), this cell's, and FORMAT.
-        Defaults of keys that neither states are not part of it."""
-        recipe = _raw_recipe()
-        told = {
-            "format": FORMAT,
-            "recipe": recipe | {"algorithm": _former(recipe["algorithm"], "algorithm.")},
-            "keys": _former(self.keys()),
-            "noise": self.noise,
-        }
+        """Digest of all that the run is told: its recipe's keys (not its comments), this cell's, the base
+        model and FORMAT. Defaults of keys that neither states are not part of it."""
+        told = {"format": FORMAT, "recipe": _raw_recipe(), "keys": self.keys(), "noise": self.noise}
+        told["base"] = json.loads((ROOT / BASE).read_text(encoding="utf-8"))["files"]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _former(keys: Mapping[str, Any], section: str = "") -> dict[str, Any]:
-    """Keys as recipes had them before numbers stood with their terms: rows made before then stay valid."""
-    found: dict[str, Any] = {}
-    for key, value in keys.items():
-        for name, number in (value if isinstance(value, dict) else {"name": value}).items():
-            now = section + key if name == "name" else f"{section}{key}.{name}"
-            found[FORMER_KEYS.get(now, now).removeprefix(section)] = number
-    return found
 
 
 @functools.cache
@@ -172,16 +158,13 @@ class Comparison:
 
 COMPARISONS: tuple[Comparison, ...] = (
     *(Comparison("staleness", 16, 0.0, arm.reference, name) for name, arm in ARMS.items() if name != "none"),
-    Comparison("staleness", 64, 0.0, "none", "truncated"),
-    Comparison("staleness", 64, 0.0, "truncated", "decoupled"),
-    Comparison("staleness", 64, 0.0, "truncated", "dppo"),
     Comparison("mismatch", NOISE_LAG, NOISE, "none", "truncated"),
     *(
         Comparison("mismatch", NOISE_LAG, NOISE, "truncated", name)
         for name in ("masked", "sequence_masked", "dppo")
     ),
 )
-"""The primary comparisons. All else is effect sizes with intervals, on fewer seeds and without a test."""
+"""The primary comparisons. All else is effect sizes with intervals, without a test."""
 MOST_COMPARISONS = 20
 """Ten pairs give p of at least 2/1024; times 20 that is still below 0.05."""
 MOST_CELLS = 600
@@ -191,14 +174,24 @@ def primary_places() -> list[Place]:
     return list(dict.fromkeys(place for comparison in COMPARISONS for place in comparison.places()))
 
 
+def single_places() -> list[Place]:
+    """Single rollouts beside groups, at each lag."""
+    return [("staleness", arm, lag, 0.0) for lag in (0, 4, 16) for arm in ("truncated", *SINGLE)]
+
+
 def places() -> list[Place]:
-    """Everything measured, that of primary comparisons first."""
+    """Everything measured, that of primary comparisons first, then that of single rollouts."""
     others = [
+        *single_places(),
         *(("mismatch", arm, NOISE_LAG, NOISE) for arm in ARMS),
         *(("staleness", arm, 4, 0.0) for arm in ARMS),
         *(("staleness", arm, 0, 0.0) for arm in ARMS if arm not in WEIGHTS),
     ]
     return list(dict.fromkeys((*primary_places(), *others)))
+
+
+def seeds_of(place: Place) -> tuple[int, ...]:
+    return SEEDS if place in (*primary_places(), *single_places()) else FEW_SEEDS
 
 
 def tuning_cells(arm: str) -> list[Cell]:
@@ -232,13 +225,13 @@ class Plan:
 
 
 def make_plan(rows: Sequence[Row]) -> Plan:
-    """The places of primary comparisons in turn, then the others seed by seed, so that a plan that is cut has
-    whole pairs of the first seeds; the tuning of an arm before its first cell."""
+    """The places with all SEEDS in turn, then the others seed by seed, so that a plan that is cut has whole
+    pairs of the first seeds; the tuning of an arm before its first cell."""
     chosen = {name: tuned_rate(name, rows) for name in ARMS}
-    primary = primary_places()
+    many = [place for place in places() if seeds_of(place) == SEEDS]
     places_and_seeds = [
-        *itertools.product(primary, SEEDS),
-        *((place, seed) for seed in FEW_SEEDS for place in places() if place not in primary),
+        *itertools.product(many, SEEDS),
+        *((place, seed) for seed in FEW_SEEDS for place in places() if place not in many),
     ]
     cells = [
         cell
