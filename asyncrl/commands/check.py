@@ -19,9 +19,9 @@ from asyncrl.model.adapters import trained_in_short
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import unread_notes
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.side_models import read_teacher
 from asyncrl.model.source import model_folder, model_title
 from asyncrl.model.supported import slower_parts
-from asyncrl.model.teacher import read_teacher
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.model.weight_traffic import disk_notes
 from asyncrl.model.weights import num_parameters

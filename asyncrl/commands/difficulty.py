@@ -157,8 +157,8 @@ async def _sample(inputs: Inputs, file: MeasuredFile, *, num_samples: int, num_r
     hidden = hidden_files(recipe, None)
     async with grader, watching, episodes_of(recipe, hidden) as episodes:
         conversations = make_conversations(inputs, episodes)
-        agents = make_agent_kit(recipe, inputs.codec, hidden=hidden)
         async with serve_folder(recipe, model_folder(recipe.model)) as served:
+            agents = make_agent_kit(recipe, inputs.codec, hidden=hidden, opponents=served.opponents)
             run_id = secrets.token_hex(4)
             evaluator = make_evaluator(
                 inputs, run_id, served.fleet, served.waits, grader, conversations, agents

@@ -254,7 +254,7 @@ async def _evaluate(
             evaluator.kept = await asyncio.to_thread(keep, regrades=arguments.regrade)
             asking = _serve_for(inputs, model, evaluator, store, is_fresh=arguments.fresh)
             async with asking as served:
-                evaluator = dataclasses.replace(evaluator, fleet=served.fleet, waits=served.waits)
+                evaluator = evaluator.on(served.fleet, served.waits, served.opponents)
                 for eval_set in inputs.eval_sets:
                     await _give(eval_set, evaluator, model.label, comparison, is_fresh=arguments.fresh)
 

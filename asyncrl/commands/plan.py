@@ -8,7 +8,7 @@ from asyncrl.commands.parser import number, whole
 from asyncrl.commands.plan_fits import fit_table, offer
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import NUMBER_BYTES
-from asyncrl.launch.base_model import fetch_shape, fetch_teacher_shape
+from asyncrl.launch.base_model import fetch_shape, fetch_side_shapes
 from asyncrl.launch.meters.memory import (
     FULL_SHARE,
     SERVER_PROCESS_BYTES,
@@ -16,7 +16,7 @@ from asyncrl.launch.meters.memory import (
     largest_micro_batch,
     num_local_servers,
     run_bytes,
-    teacher_bytes,
+    side_bytes,
     trainer_memory,
 )
 from asyncrl.launch.placement import RUN, GpuMap, gpus_needed, place
@@ -29,6 +29,7 @@ from asyncrl.model.memory import (
 )
 from asyncrl.model.routes import check_routing_replay, replayed_row_bytes
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.side_models import side_recipe
 from asyncrl.model.source import is_of_hub
 from asyncrl.model.top_tokens import ENTRY_BYTES
 from asyncrl.model.weight_traffic import disk_notes, version_lines
@@ -170,7 +171,7 @@ def describe(
             *_server_lines(recipe, shape, on_gpu),
             *version_lines(recipe, shape),
             *(f"  {note}" for note in disk_notes(recipe, shape)),
-            *_teacher_lines(recipe, on_gpu),
+            *_side_lines(recipe, on_gpu),
             *_shared_lines(recipe, shape, longest_prompt, on_gpu),
             *_token_lines(recipe, shape),
             f"staleness  at most {recipe.rollout.max_staleness} (rollout.max_staleness)",
@@ -337,17 +338,17 @@ def _server_lines(recipe: Recipe, shape: ModelShape, on_gpu: bool) -> list[str]:
     return lines
 
 
-def _teacher_lines(recipe: Recipe, on_gpu: bool) -> list[str]:
-    teacher = recipe.teacher
-    if not teacher.is_on():
-        return []
-    if teacher.url is not None:
-        return [f"teacher    external: {teacher.url}"]
-    size = teacher_bytes(recipe, on_gpu=on_gpu, shape=fetch_teacher_shape(recipe))
-    return [
-        f"teacher    a server of its own, {teacher.tensor_parallel_size} rank(s); each rank {_size(size)} "
-        f"and about {_size(SERVER_PROCESS_BYTES)} of process"
-    ]
+def _side_lines(recipe: Recipe, on_gpu: bool) -> list[str]:
+    """Lines on the teacher and on opponents."""
+    lines = [] if recipe.teacher.url is None else [f"teacher    external: {recipe.teacher.url}"]
+    for name, shape in fetch_side_shapes(recipe).items():
+        own = side_recipe(recipe, name)
+        size = _size(side_bytes(own, on_gpu=on_gpu, shape=shape))
+        lines.append(
+            f"{name:10s} a server of its own, {own.serving.tensor_parallel_size} rank(s); each rank {size} "
+            f"and about {_size(SERVER_PROCESS_BYTES)} of process"
+        )
+    return lines
 
 
 def _shared_lines(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, on_gpu: bool) -> list[str]:

@@ -2,7 +2,7 @@
 
 import functools
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,7 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.agents.kit import make_agent_kit
+from asyncrl.rollout.agents.opponents import opponent_servers
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
@@ -103,6 +104,7 @@ def assemble(
     added_servers: Sequence[str] = (),
     evaluation_urls: Sequence[str] = (),
     teacher_url: str | None = None,
+    opponent_urls: Mapping[str, str] | None = None,
     run_folder: Path | None = None,
     keys: Keys | None = None,
     known: Metrics | None = None,
@@ -111,9 +113,9 @@ def assemble(
     """The controller of a run, with what the journal holds of earlier starts.
 
     `evaluation_urls`, servers for evaluations alone, need a `run_folder`. `teacher_url` where the recipe has
-    a teacher. `keys` are those of `session`; without them no request needs one. `known` is what earlier
-    starts measured of what stays. With `conversations` in place of the recipe's, rollouts have turns. Raises
-    InputError when the journal's prompts are not in the data."""
+    a teacher, `opponent_urls` where it has opponents. `keys` are those of `session`; without them no request
+    needs one. `known` is what earlier starts measured of what stays. With `conversations` in place of the
+    recipe's, rollouts have turns. Raises InputError when the journal's prompts are not in the data."""
     recipe, run_id, keys = inputs.recipe, secrets.token_hex(4), keys or Keys()
     waits = Waits()
     state = RunPhase(waits)
@@ -141,8 +143,10 @@ def assemble(
     player: TurnPlayer | None = None
     if conversations is not None:
         player = TurnPlayer(queue, generator, conversations, shaping, waits)
-    kit = make_agent_kit(recipe, inputs.codec, hidden=hidden)
-    agents = None if kit is None else kit.agents(generator, inputs.codec, shaping, waits, state)
+    opponents = opponent_servers(recipe.serving, opponent_urls, session, waits, supervisor, run_folder)
+    kit = make_agent_kit(recipe, inputs.codec, hidden=hidden, opponents=opponents.fleets)
+    parts_of_agents = generator, inputs.codec, shaping, waits, state
+    agents = None if kit is None else kit.agents(*parts_of_agents, kept=opponents.kept)
     rollouts = agents.player if agents is not None else player or generator
     grader = make_grader(inputs, run_folder, journal)
     player_of_agents = None if agents is None else agents.player
@@ -211,7 +215,7 @@ def assemble(
         metrics=metrics,
         has_open_metrics=cluster.open_metrics,
     )
-    optional = completion if isinstance(completion, RunPart) else None, player, agents, episodes
+    optional = completion if isinstance(completion, RunPart) else None, player, agents, episodes, opponents
     return Controller(
         recipe=recipe,
         context=context,

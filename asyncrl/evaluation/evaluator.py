@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -105,6 +105,13 @@ class Evaluator:
     """Tools, environments and agents at work, each with whether it has time left."""
     kept: KeptAnswers | None = None
     """Answers that are not asked for again, and where new ones are kept: those of one turn."""
+
+    def on(self, fleet: Fleet, waits: Waits, opponents: Mapping[str, Fleet]) -> "Evaluator":
+        """The same on other servers."""
+        agents = self.agents
+        if agents is not None:
+            agents = EvaluatedAgents(replace(agents.kit, opponents=opponents))
+        return replace(self, fleet=fleet, waits=waits, agents=agents)
 
     async def evaluate(self, tasks: Sequence[Task], *, is_greedy: bool, num_samples: int) -> Result:
         """The most likely answers if `is_greedy`, and `num_samples` per task if above 0.

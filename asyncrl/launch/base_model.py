@@ -15,8 +15,8 @@ from asyncrl.launch.placement import place
 from asyncrl.launch.rank_processes import run_ranks
 from asyncrl.model.folder import read_shape
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.side_models import known_shape, side_processes, side_recipe
 from asyncrl.model.source import CONFIG, FILES, WITHOUT_WEIGHTS, resolve
-from asyncrl.model.teacher import known_shape
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
@@ -36,6 +36,8 @@ def fetch_model(recipe: Recipe) -> Recipe:
     source = resolve(recipe.model, stage=_STAGE)
     if recipe.critic.path is not None and recipe.algorithm.needs_critic():
         resolve(recipe.critic_model(), stage=_STAGE)
+    for name in recipe.agent.opponents:
+        resolve(recipe.of_opponent(name).model, stage=_STAGE)
     return with_commit(recipe, source.commit) if source.commit is not None else recipe
 
 
@@ -78,10 +80,13 @@ def fetch_model_to_train(recipe: Recipe) -> Recipe:
     return fetch_models(recipe)
 
 
-def fetch_teacher_shape(recipe: Recipe) -> ModelShape | None:
-    """As `fetch_shape`, of the teacher; None of an architecture that the trainer does not know."""
-    model = with_earlier_teacher(recipe).of_teacher().model
-    return known_shape(resolve(model, stage=_STAGE, files=CONFIG).folder)
+def fetch_side_shapes(recipe: Recipe) -> dict[str, ModelShape | None]:
+    """As `fetch_shape`, of the teacher and opponents whose servers the run starts, by the names of their
+    processes; None of an architecture that the trainer does not know."""
+    recipe = with_earlier_run(with_earlier_teacher(recipe))
+    models = {name: side_recipe(recipe, name).model for name in side_processes(recipe)}
+    found = {name: resolve(model, stage=_STAGE, files=CONFIG).folder for name, model in models.items()}
+    return {name: known_shape(folder) for name, folder in found.items()}
 
 
 def fetch_shape(recipe: Recipe) -> ModelShape:

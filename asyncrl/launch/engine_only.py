@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
@@ -17,9 +17,11 @@ from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site.site import LocalSite
 from asyncrl.loops.waits import Waits
+from asyncrl.model.side_models import opponent_process, read_opponent
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
+from asyncrl.rollout.agents.opponents import OpponentServers, opponent_servers
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.sglang.http import new_session
@@ -33,6 +35,8 @@ class ServedModel:
     session: aiohttp.ClientSession
     fleet: Fleet
     waits: Waits
+    opponents: Mapping[str, Fleet] = field(default_factory=dict)
+    """Servers of the recipe's opponents, by their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,29 +93,36 @@ async def serve_folder(
         fixed = recipe.serving.model_copy(
             update={"extra_arguments": [*recipe.serving.extra_arguments, "--weight-version", "0"]}
         )
-        site = LocalSite(recipe.cluster, place(recipe, ("servers",)))
+        site = LocalSite(recipe.cluster, place(recipe, ("servers", "opponents")))
+        side_models = {opponent_process(name): read_opponent(recipe, name) for name in recipe.agent.opponents}
         servers = LocalServers(
             recipe.model_copy(update={"serving": fixed, "seed": recipe.seed if seed is None else seed}),
             model_folder=model_folder,
             logs=logs,
             session=session,
             site=site,
-            places=site.places(server_needs(recipe)),
+            places=site.places(server_needs(recipe, side_models=side_models)),
             keys=keys,
+            side_models=side_models,
         )
         stack.push_async_callback(servers.stop)
-        words = f"starting {len(servers.urls)} server(s)"
+        words = f"starting {len(servers.urls) + len(side_models)} server(s)"
         like = start_like(words, recipe, model_folder)
         with stage(f"{words} on {shown(model_folder)}", like=like):
             await servers.start()
 
         waits = Waits()
-        settings = FleetSettings(max_running_requests=recipe.serving.max_running_requests)
-        fleet = Fleet(
-            servers.urls, settings, session=session, waits=waits, processes=LoggedProcesses(servers)
-        )
+        settings = FleetSettings(max_running_requests=fixed.max_running_requests)
+        processes = LoggedProcesses(servers)
+        fleet = Fleet(servers.urls, settings, session=session, waits=waits, processes=processes)
         fleet.members.serve_fixed(version=0)
+        opponents = opponent_servers(fixed, servers.opponent_urls(), session, waits, processes)
+        opponents.serve()
         try:
-            yield ServedModel(session, fleet, waits)
+            yield ServedModel(session, fleet, waits, opponents.fleets)
         finally:
-            await asyncio.shield(fleet.members.close())
+            await asyncio.shield(_close(fleet, opponents))
+
+
+async def _close(fleet: Fleet, opponents: OpponentServers) -> None:
+    await asyncio.gather(fleet.members.close(), opponents.close())

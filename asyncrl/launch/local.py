@@ -50,8 +50,8 @@ from asyncrl.launch.trackers import FLUSH_SECONDS, TrackerProcesses
 from asyncrl.launch.trainers import LocalSupervisor, TrainerFailed, TrainerRanks
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.model.folder import model_digest, read_shape
+from asyncrl.model.side_models import TEACHER, read_side_models
 from asyncrl.model.source import model_folder
-from asyncrl.model.teacher import read_teacher
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.alarms.learning import EmptySteps
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
@@ -117,7 +117,8 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
             server_urls=servers.urls,
             added_servers=[url for url in server_changes.added if url not in servers.urls],
             evaluation_urls=servers.evaluation_urls,
-            teacher_url=servers.teacher_url,
+            teacher_url=servers.side_urls.get(TEACHER),
+            opponent_urls=servers.opponent_urls(),
             run_folder=path,
             keys=keys,
             known=measured.up_to(folder.resumption.version),
@@ -209,15 +210,15 @@ async def _place_servers(
 ) -> LocalServers:
     """The run's servers where `site` has room for them, not yet started. Raises InputError."""
     num_evaluation = recipe.evaluation.num_servers
-    teacher = read_teacher(recipe) if recipe.teacher.is_on() else None
-    needs = server_needs(recipe, changes, num_evaluation=num_evaluation, has_teacher=teacher is not None)
+    side_models = read_side_models(recipe)
+    needs = server_needs(recipe, changes, num_evaluation=num_evaluation, side_models=side_models)
     return LocalServers(
         recipe,
         model_folder=model_folder(recipe.model),
         logs=logs,
         session=session,
         num_evaluation=num_evaluation,
-        teacher=teacher,
+        side_models=side_models,
         changes=changes,
         keys=keys,
         site=site,
@@ -331,8 +332,10 @@ async def _run(
     stop_seconds = controller.recipe.trainer.stop_timeout_seconds
     stopping = stop_on_signals(controller.stop, last_resort, step_seconds=stop_seconds)
     async with stopping as stopped:
-        taught = ", a teacher" if controller.recipe.teacher.num_started() else ""
-        words = f"starting {len(servers.urls)} rollout server(s){taught} and {num_ranks} trainer rank(s)"
+        beside = ", a teacher" if controller.recipe.teacher.num_started() else ""
+        if opponents := controller.recipe.agent.opponents:
+            beside += f", {len(opponents)} opponent(s)"
+        words = f"starting {len(servers.urls)} rollout server(s){beside} and {num_ranks} trainer rank(s)"
         like = start_like(words, controller.recipe, model_folder(controller.recipe.model))
         with stage(words, like=like) as starting_both:
             await _start_both(controller, servers, trainers, stopped)

@@ -12,7 +12,14 @@ import urllib.parse
 
 from asyncrl.errors import InputError
 from asyncrl.launch.doctor.network import DEFAULT_PORTS
-from asyncrl.launch.meters.memory import FULL_SHARE, gpu_bytes, host_bytes, num_local_servers, run_bytes
+from asyncrl.launch.meters.memory import (
+    FULL_SHARE,
+    gpu_bytes,
+    host_bytes,
+    num_local_servers,
+    num_side_ranks,
+    run_bytes,
+)
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.model.shape import ModelShape
@@ -192,7 +199,7 @@ def _warn_of_crowded_cores(recipe: Recipe) -> None:
     """The threads of a process wait for each other, so one without a core of its own holds up the others."""
     serving, trainer = recipe.serving, recipe.trainer
     num_servers = num_local_servers(recipe) * serving.tensor_parallel_size
-    num_servers += recipe.teacher.num_started() * recipe.teacher.tensor_parallel_size
+    num_servers += num_side_ranks(recipe)
     of_servers = num_servers * serving.threads_per_server
     of_trainer = trainer.num_processes * trainer.threads_per_process
     # Colocated ones take turns.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from asyncrl.errors import InputError
+from asyncrl.model.side_models import TEACHER, opponent_process
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.hooks.cuda_toolkit import missing_part
 from asyncrl.system.gpus import ORDER, VISIBLE, Gpu, find_gpus, hides_all
@@ -29,12 +30,10 @@ def is_rank_name(name: str) -> bool:
     return name.startswith(_BEGINNING)
 
 
-Role = Literal["trainer", "servers", "evaluation", "teacher"]
+Role = Literal["trainer", "servers", "evaluation", "teacher", "opponents"]
 """A key of `placement`."""
-RUN: tuple[Role, ...] = ("trainer", "servers", "evaluation", "teacher")
+RUN: tuple[Role, ...] = ("trainer", "servers", "evaluation", "teacher", "opponents")
 """Roles that a run places, in the order in which they are served."""
-TEACHER: Role = "teacher"
-"""Also the name of the process of the run's own teacher."""
 HIDDEN = {VISIBLE: ""}
 """The environment of a process that computes on the CPU: it sees no GPU, whatever the machine has."""
 
@@ -54,6 +53,8 @@ class GpuMap:
     """GPUs of each evaluation server."""
     teacher: tuple[Gpu, ...] = ()
     """GPUs of the run's own teacher."""
+    opponents: tuple[tuple[str, tuple[Gpu, ...]], ...] = ()
+    """(process, its GPUs) of each opponent."""
     is_colocated: bool = False
     """Servers sleep while the trainer steps."""
 
@@ -62,7 +63,8 @@ class GpuMap:
         return self.why_cpu is None
 
     def environment_of(self, name: str) -> dict[str, str]:
-        """Variables to add for the process "trainer 1", "server 0", "evaluation server 0" or "teacher".
+        """Variables to add for the process "trainer 1", "server 0", "evaluation server 0", "teacher" or
+        "opponent rival".
 
         A server sees its GPUs alone, which the engine numbers from 0. A trainer rank sees those of all ranks,
         and LOCAL_RANK picks its own, as under torchrun, by which Megatron and NCCL are run everywhere else.
@@ -92,7 +94,8 @@ class GpuMap:
         ranks = [(rank_name(rank), (gpu,)) for rank, gpu in enumerate(self.trainer)]
         servers = [(f"server {index}", gpus) for index, gpus in enumerate(self.servers)]
         evaluation = [(f"evaluation server {index}", gpus) for index, gpus in enumerate(self.evaluation)]
-        return [*ranks, *servers, *evaluation, *([(TEACHER, self.teacher)] if self.teacher else [])]
+        teacher = [(TEACHER, self.teacher)] if self.teacher else []
+        return [*ranks, *servers, *evaluation, *teacher, *self.opponents]
 
 
 def place(recipe: Recipe, roles: Sequence[Role] = RUN) -> GpuMap:
@@ -145,6 +148,13 @@ def assign(recipe: Recipe, visible: Sequence[Gpu], roles: Sequence[Role] = RUN) 
         servers=_dealt(given.get("servers", ()), size),
         evaluation=_dealt(given.get("evaluation", ()), size),
         teacher=given.get("teacher", ()),
+        opponents=tuple(
+            zip(
+                map(opponent_process, recipe.agent.opponents),
+                _dealt(given.get("opponents", ()), size),
+                strict=False,
+            )
+        ),
     )
 
 
@@ -190,6 +200,8 @@ def gpus_needed(recipe: Recipe, role: Role) -> int:
             num_servers = recipe.evaluation.num_servers
         case "teacher":
             return recipe.teacher.num_started() * recipe.teacher.tensor_parallel_size
+        case "opponents":
+            num_servers = len(recipe.agent.opponents)
     return num_servers * recipe.serving.tensor_parallel_size
 
 
@@ -242,6 +254,7 @@ def _too_few(recipe: Recipe, needs: dict[Role, int], num_visible: int) -> str:
         "servers": "serving.num_servers",
         "evaluation": "evaluation.num_servers",
         "teacher": "teacher.tensor_parallel_size",
+        "opponents": "the number of agent.opponents",
     }
     parts = [f"{count} for {keys[role]}" for role, count in needs.items() if count]
     lower = " or ".join(keys[role] for role, count in needs.items() if count)

@@ -25,9 +25,9 @@ from asyncrl.launch.turn_trial import try_turns
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.layout import check_layout
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.side_models import TEACHER, check_length, opponent_process, read_side_models
 from asyncrl.model.source import model_folder
 from asyncrl.model.supported import check_packages, check_serving, check_supported
-from asyncrl.model.teacher import check_length, read_teacher
 from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
@@ -53,9 +53,8 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     find_advantage(recipe.algorithm)
     base = _read_base(recipe)
     _check_critic(recipe, base)
-    if recipe.teacher.is_on():
-        # Before the data, which may take minutes to read.
-        read_teacher(recipe)
+    # Before the data, which may take minutes to read.
+    side_models = read_side_models(recipe)
     check_layout(recipe, base.shape)
     check_supported(recipe, base.shape)
     if recipe.cluster.backend == "local":
@@ -74,8 +73,11 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.parts, train.num_filtered)
     recorded = read_recorded_tasks(recipe, base.folder, base.context_tokens)
     inputs = replace(inputs, recorded=tuple(recorded))
-    if recipe.teacher.is_on():
-        check_length(read_teacher(recipe), inputs.longest_trajectory())
+    for name in recipe.agent.opponents:
+        model, key = side_models[opponent_process(name)], f"agent.opponents.{name}"
+        check_length(model, base.context_tokens - 1, key)
+    if (teacher := side_models.get(TEACHER)) is not None:
+        check_length(teacher, inputs.longest_trajectory(), "teacher.path")
     inputs.order()  # It knows whether the weights of a mixture work.
     return inputs, base.shape
 

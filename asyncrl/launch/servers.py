@@ -14,13 +14,12 @@ import aiohttp
 
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.starts import ServerChanges
-from asyncrl.launch.placement import TEACHER
 from asyncrl.launch.site.site import Need, Place, Process, Site, server_need
 from asyncrl.loops.task_group import end_tasks
 from asyncrl.model.bitwise import BITWISE_VARIABLE
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape
-from asyncrl.model.teacher import TeacherModel
+from asyncrl.model.side_models import TEACHER, SideModel, opponent_process, side_processes
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, find_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.environment import (
@@ -37,6 +36,7 @@ log = logging.getLogger(__name__)
 
 STOP_SECONDS = 2.0
 _NO_CHANGES = ServerChanges()
+_NO_SIDE_MODELS: Mapping[str, SideModel] = {}
 MAX_STARTS = 4
 """Most starts of a server that is killed while the run starts."""
 EXCEPTION = re.compile(r"^[\w.]*(Error|Exception)\b", re.MULTILINE)
@@ -57,13 +57,14 @@ class LocalServers:
         site: Site,
         places: Mapping[str, Place],
         num_evaluation: int = 0,
-        teacher: TeacherModel | None = None,
+        side_models: Mapping[str, SideModel] = _NO_SIDE_MODELS,
         changes: ServerChanges = _NO_CHANGES,
         keys: Keys | None = None,
     ) -> None:
         """`changes` were made in earlier starts of the run: what they removed is left out. `places` are those
-        that `site` has found for `server_needs`. `teacher` where the recipe has one. The processes accept
-        only requests with the token of `keys`, which learn their URLs; without `keys`, all requests."""
+        that `site` has found for `server_needs`. `side_models` by the names of their processes. The
+        processes accept only requests with the token of `keys`, which learn their URLs; without `keys`, all
+        requests."""
         self._recipe = recipe
         self._model_folder = model_folder
         self._logs = logs
@@ -71,7 +72,7 @@ class LocalServers:
         self._unsampled = find_unsampled(model_folder, recipe.rollout.stop_tokens)
         self._keys = keys or Keys()
         self._site = site
-        self._teacher = teacher
+        self._side_models = side_models
         self._on_restart: Callable[[str], None] = lambda url: None
         self.processes: dict[str, Process] = {}
         self._roles: dict[str, _Role] = {}
@@ -85,10 +86,11 @@ class LocalServers:
         for index in range(num_evaluation):
             name, seed = f"evaluation server {index}", recipe.seed + len(self.urls) + index
             self.evaluation_urls.append(self._add(_Role(name, seed), places[name]))
-        self.teacher_url = None if teacher is None else recipe.teacher.url
-        """None without a teacher."""
-        if teacher is not None and recipe.teacher.num_started():
-            self.teacher_url = self._add(_Role(TEACHER, recipe.seed), places[TEACHER])
+        self.side_urls: dict[str, str] = {}
+        """URLs of side models, by the names of their processes."""
+        for name in side_models:
+            given = recipe.teacher.url if name == TEACHER else None
+            self.side_urls[name] = given or self._add(_Role(name, recipe.seed), places[name])
 
     def _add(self, role: "_Role", place: Place) -> str:
         """The URL of one more process, not yet started."""
@@ -96,15 +98,15 @@ class LocalServers:
         url = f"http://{place.host}:{port}"
         self._keys.add_own(url)
         folder, unsampled, model = self._model_folder, self._unsampled, recipe.model
-        if role.name == TEACHER:
-            assert self._teacher is not None
-            recipe, folder, unsampled = recipe.of_teacher(), self._teacher.folder, self._teacher.unsampled
-            model = recipe.model.model_copy(update={"dtype": self._teacher.dtype})
+        side = self._side_models.get(role.name)
+        if side is not None:
+            recipe, folder, unsampled = side.recipe, side.folder, side.unsampled
+            model = recipe.model.model_copy(update={"dtype": side.dtype})
         elif model.dtype == "auto":
             # SGLang's own "auto" would serve a float32 checkpoint in float16.
             model = with_dtype(recipe, read_shape(folder))
         serving = recipe.serving
-        can_sleep = recipe.placement.colocated and role.name != TEACHER
+        can_sleep = recipe.placement.colocated and side is None
         self._roles[url] = role
         self.processes[url] = self._site.process(
             role.name,
@@ -118,7 +120,7 @@ class LocalServers:
                 seed=role.seed,
                 host=place.bind_address,
                 can_sleep=can_sleep,
-                returns_routes=recipe.replays_routes() and role.name != TEACHER,
+                returns_routes=recipe.replays_routes() and side is None,
             ),
             environment={
                 **engine_environment(
@@ -136,16 +138,18 @@ class LocalServers:
         )
         return url
 
+    def opponent_urls(self) -> dict[str, str]:
+        """By the names of agent.opponents."""
+        return {name: self.side_urls[opponent_process(name)] for name in self._recipe.agent.opponents}
+
     async def start(self, on_restart: Callable[[str], None] = lambda url: None) -> None:
         """Returns when all are ready; `on_restart` is told the URL of each server that is about to be started
         again, from now on. Raises ServerError with the last lines of one that ended."""
         self._on_restart = on_restart
         for process in self.processes.values():
             await process.start()
-        taught = [] if self.teacher_url is None else [self.teacher_url]
-        await asyncio.gather(
-            *(self._first_start(url) for url in [*self.urls, *self.evaluation_urls, *taught])
-        )
+        urls = [*self.urls, *self.evaluation_urls, *self.side_urls.values()]
+        await asyncio.gather(*map(self._first_start, urls))
 
     async def _first_start(self, url: str) -> None:
         """A refusal is a mistake of the recipe. One that was killed is started again; so is one that neither
@@ -182,7 +186,8 @@ class LocalServers:
         role = self._roles[url]
         log.warning("%s starts on another node: %s", role.name, process.why_lost)
         try:
-            recipe = self._recipe.of_teacher() if role.name == TEACHER else self._recipe
+            side = self._side_models.get(role.name)
+            recipe = self._recipe if side is None else side.recipe
             places = await self._site.place([server_need(recipe, role.name)])
         except InputError as error:
             raise ServerError(str(error)) from error
@@ -191,8 +196,8 @@ class LocalServers:
         await self.processes[now].start()
         for urls in (self.urls, self.evaluation_urls):
             urls[:] = [now if known == url else known for known in urls]
-        if self.teacher_url == url:
-            self.teacher_url = now
+        if role.name in self.side_urls:
+            self.side_urls[role.name] = now
         return now
 
     async def end(self, url: str) -> None:
@@ -225,11 +230,12 @@ class LocalServers:
         timeout = self._recipe.serving.start_timeout_seconds
         process = self.processes.get(url)
         # An external one stays as a publish that broke off left it, also when the whole run was killed then.
-        may_be_paused = process is None and url != self.teacher_url
+        is_teacher = process is None and url == self.side_urls.get(TEACHER)
+        may_be_paused = process is None and not is_teacher
         waiting = health.wait_until_ready(
             self._session, url, timeout_seconds=timeout, may_be_paused=may_be_paused
         )
-        if process is None and url == self.teacher_url:
+        if is_teacher:
             await waiting
             await self._check_teacher(url)
             return
@@ -275,9 +281,9 @@ class LocalServers:
 
     async def _check_top(self, url: str, temperature: float, top_k: int) -> None:
         """Raises ServerError where an external teacher does not say which tokens it finds likeliest."""
-        assert self._teacher is not None
-        never = set(self._teacher.unsampled.ids)
-        token = next(each for each in range(self._teacher.vocab_size) if each not in never)
+        teacher = self._side_models[TEACHER]
+        never = set(teacher.unsampled.ids)
+        token = next(each for each in range(teacher.vocab_size) if each not in never)
         try:
             await scores.score_with_top(
                 self._session,
@@ -329,15 +335,16 @@ def server_needs(
     changes: ServerChanges = _NO_CHANGES,
     *,
     num_evaluation: int = 0,
-    has_teacher: bool = False,
+    side_models: Mapping[str, SideModel] = _NO_SIDE_MODELS,
 ) -> list[Need]:
-    """Needs of the servers that the run starts; the teacher is one of them where it `has_teacher`."""
+    """Needs of the servers that the run starts; a teacher elsewhere is none of them."""
     names = [f"server {index}" for index in staying_servers(recipe, changes)]
     names += [f"evaluation server {index}" for index in range(num_evaluation)]
     found = [server_need(recipe, name) for name in names]
-    if has_teacher and recipe.teacher.num_started():
-        found.append(server_need(recipe.of_teacher(), TEACHER))
-    return found
+    sides = [
+        server_need(side_models[name].recipe, name) for name in side_processes(recipe) if name in side_models
+    ]
+    return [*found, *sides]
 
 
 def check_ports(recipe: Recipe) -> None:

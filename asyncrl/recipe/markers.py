@@ -53,7 +53,7 @@ def value_at(section: BaseModel, key: str) -> Any:
     """The value of a dotted key; None for a number of a term that is not chosen."""
     value: Any = section
     for name in key.split("."):
-        value = getattr(value, name, None)
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
     return value
 
 
@@ -88,7 +88,7 @@ def _changed(
             changed = dict(value)
             changed_texts(mapping, changed, change)
             return changed
-        case dict() if OBJECT in markers:
+        case dict() if markers:
             return {key: _changed(inner, markers, None, change) for key, inner in value.items()}
         case _:
             return value

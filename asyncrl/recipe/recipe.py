@@ -207,27 +207,39 @@ class Recipe(Section):
     def of_teacher(self) -> "Recipe":
         """The same with the teacher in place of the model, and the server that the run starts for it in place
         of those of rollouts."""
-        teacher, serving = self.teacher, self.serving
+        teacher = self.teacher
         assert teacher.path is not None
+        return self._beside(
+            Model(path=teacher.path, revision=teacher.revision, dtype=teacher.dtype),
+            tensor_parallel_size=teacher.tensor_parallel_size,
+            max_total_tokens=teacher.max_total_tokens or self.serving.max_total_tokens,
+            extra_arguments=teacher.extra_arguments,
+        )
+
+    def of_opponent(self, name: str) -> "Recipe":
+        """The same for an opponent of agent.opponents."""
+        model = Model(
+            path=self.agent.opponents[name],
+            dtype=self.model.dtype,
+            context_tokens=self.model.context_tokens,
+            float32_logits=self.model.float32_logits,
+        )
+        # A server says the version of its weights with each token.
+        return self._beside(model, extra_arguments=["--weight-version", "0"])
+
+    def _beside(self, model: Model, **serving: Any) -> "Recipe":
+        # Another model: what fits the policy may not fit it.
+        own = {
+            "num_servers": 1,
+            "servers": [],
+            "attention_data_parallel_size": 1,
+            "expert_parallel_size": 1,
+            "quantization": None,
+            "kv_cache_dtype": None,
+            "first_port": 0,
+        }
         return self.model_copy(
-            update={
-                "model": Model(path=teacher.path, revision=teacher.revision, dtype=teacher.dtype),
-                "serving": serving.model_copy(
-                    update={
-                        "num_servers": 1,
-                        "servers": [],
-                        "tensor_parallel_size": teacher.tensor_parallel_size,
-                        # Another model: what fits the policy may not fit it.
-                        "attention_data_parallel_size": 1,
-                        "expert_parallel_size": 1,
-                        "quantization": None,
-                        "kv_cache_dtype": None,
-                        "max_total_tokens": teacher.max_total_tokens or serving.max_total_tokens,
-                        "extra_arguments": teacher.extra_arguments,
-                        "first_port": 0,
-                    }
-                ),
-            }
+            update={"model": model, "serving": self.serving.model_copy(update=own | serving)}
         )
 
     def needs_messages(self) -> str | None:
@@ -278,7 +290,9 @@ class Recipe(Section):
         if not self.teacher.is_on():
             groups.check_drops(self.replay, algorithm, rollout)
         check_evaluation(self.evaluation, self.model, self.turns, self.agent, self.data, trainer)
-        check_placement(self.placement, self.serving, trainer, self.evaluation, self.teacher, self.cluster)
+        check_placement(
+            self.placement, self.serving, trainer, self.evaluation, self.teacher, self.agent, self.cluster
+        )
         check_servers(self.model, self.serving)
         check_agreement(self.model, self.serving, trainer, rollout)
         if info.context is not UNREAD_ALLOWED:

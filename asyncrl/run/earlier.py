@@ -1,5 +1,5 @@
 """A model that an earlier run trained: `model.path: runs/sft`, `runs/sft@best` or `runs/sft@40`; and so
-`critic.path` and `teacher.path`.
+`critic.path`, `teacher.path` and `agent.opponents`.
 
 The path becomes that of the Hugging Face folder of one checkpoint, which the run folder's recipe then holds:
 a later start trains from the same step, whatever the earlier run has made since.
@@ -28,10 +28,13 @@ BEST = "best"
 
 
 def with_earlier_run(recipe: Recipe) -> Recipe:
-    """`recipe` with the export of a step where model.path or critic.path names a run; else as it is. Raises
-    InputError for a run that has not ended, and for a step that it has no export of."""
+    """`recipe` with the export of a step where model.path, critic.path or an opponent names a run; else as it
+    is. Raises InputError for a run that has not ended, and for a step that it has no export of."""
     model = _resolved(recipe, "model.path", recipe.model.path)
     recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"path": model})})
+    named = recipe.agent.opponents
+    opponents = {name: _resolved(recipe, f"agent.opponents.{name}", path) for name, path in named.items()}
+    recipe = recipe.model_copy(update={"agent": recipe.agent.model_copy(update={"opponents": opponents})})
     if recipe.critic.path is None:
         return recipe
     critic = _resolved(recipe, "critic.path", recipe.critic.path)
@@ -49,7 +52,7 @@ def with_earlier_teacher(recipe: Recipe) -> Recipe:
 def unexported_steps(recipe: Recipe) -> list[tuple[Path, int]]:
     """(run, step) of each model of the recipe that is a step of an ended run, which has its checkpoint whole
     and no Hugging Face folder of it yet."""
-    paths = (recipe.model.path, recipe.critic.path, recipe.teacher.path)
+    paths = (recipe.model.path, recipe.critic.path, recipe.teacher.path, *recipe.agent.opponents.values())
     named = [_named(path) for path in paths if path is not None]
     steps = [(run, int(which)) for run, which in named if run is not None and which.isdecimal()]
     return [(run, step) for run, step in steps if _is_ended(run) and _is_unexported(run, step)]

@@ -2,10 +2,12 @@
 sampled."""
 
 import json
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 from end_to_end.test_interrupt import check_books
@@ -59,14 +61,18 @@ def test_a_run_that_is_killed_between_turns_continues_each_conversation(tmp_path
 DUET = """
 async def run(task):
     first = await task.say(task.messages, model="proposer")
-    last = await task.say([{"role": "user", "content": "1"}], model="checker")
+    said = await task.say([{"role": "user", "content": "1"}], model="rival")
+    last = await task.say([{"role": "user", "content": said["content"][-1:] or "1"}], model="checker")
     return {"proposer": len(first["content"]) % 2, "checker": len(last["content"]) % 3 / 2}
 """
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_between_two_roles_trains_each_by_its_own_rewards(tmp_path: Path) -> None:
-    roles = {"roles": ["proposer", "checker"], "may_give_verdict": True}
+def test_a_run_that_is_killed_between_two_roles_and_an_opponent_trains_each_by_its_own_rewards(
+    tmp_path: Path,
+) -> None:
+    roles: dict[str, Any] = {"roles": ["proposer", "checker"], "may_give_verdict": True}
+    roles["opponents"] = {"rival": str(tmp_path / "model")}
     run = WholeRun(
         tmp_path,
         agent={"function": "./duet.py:run", "functions_per_process": 16, **roles},
@@ -95,6 +101,11 @@ def test_a_run_that_is_killed_between_two_roles_trains_each_by_its_own_rewards(t
     for group, role, advantage, reward in lines:
         assert advantage == pytest.approx(reward - fmean(rewards[group, role]))
     assert any(len(set(own)) > 1 for own in rewards.values())
+    # What the rival said was another's text each time, and no reply of it is left.
+    assert len(run.query("SELECT DISTINCT prompt_tokens FROM trajectories WHERE role = 'checker'")) > 1
+    assert (
+        sqlite3.connect(run.run_folder / "opponents.sqlite").execute("SELECT * FROM replies").fetchall() == []
+    )
     last = run.steps()[-1]
     assert {"score_mean_by_part_proposer", "score_mean_by_part_checker"} <= last.keys()
     command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(run.run_folder), "5"]

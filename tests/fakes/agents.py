@@ -22,6 +22,7 @@ from asyncrl.records import SamplingParams, Task, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.agents.endpoint import RETRY_HEADER, AgentEndpoint
+from asyncrl.rollout.agents.opponents import KeptReplies, make_opponents
 from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.agents.process import Access, Exit, Given
 from asyncrl.rollout.agents.recorder import CallRecorder
@@ -30,6 +31,7 @@ from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.turns import OpenTurns
+from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.turns.calls import call_format
 from asyncrl.turns.dialogue import Dialogue
@@ -129,6 +131,8 @@ class Played:
     programs: CoroutinePrograms
     endpoint: AgentEndpoint
     http: aiohttp.ClientSession
+    rival: FakeEngine
+    """That of the opponent "rival"."""
 
     @property
     def queue(self) -> ReplayQueue:
@@ -158,12 +162,15 @@ async def agents_on(
     max_running_requests: int = 8,
     server: str | None = None,
     roles: Sequence[str] = (),
+    rival: Callable[[str], str] | None = None,
 ) -> AsyncIterator[Played]:
     """`answer` gives the turn that follows a text; without an end it runs into the limit. `server`: URL of a
-    real one that answers instead, of a model of this codec."""
+    real one that answers instead, of a model of this codec. With `rival` there is an opponent of this name,
+    which gives the turns of another engine; its replies are kept in `folder`."""
     codec = make_chat_codec(folder / "codec")
     async with (
         FakeEngine(num_tokens=10_000) as engine,
+        FakeEngine(num_tokens=10_000) as other,
         new_session() as session,
         aiohttp.ClientSession() as http,
     ):
@@ -186,7 +193,13 @@ async def agents_on(
         )
         replies = Replies(codec, lambda tools: call_format("auto", codec, ()))
         dialogue = Dialogue(codec, max_observed_tokens=context_tokens)
-        recorder = CallRecorder(queue, generator, replies, dialogue, waits, max_calls, roles)
+        fleets: dict[str, Fleet] = {}
+        if rival is not None:
+            other.version, other.answers = "0", lambda prefix: rest_of_turn(codec, prefix, rival)
+            fleets = {"rival": fleet_on(other, session, waits)}
+        kept = KeptReplies(folder / "opponents.sqlite")
+        opponents = make_opponents(fleets, generator, waits, state, kept)
+        recorder = CallRecorder(queue, generator, replies, dialogue, waits, max_calls, roles, opponents)
         programs = CoroutinePrograms(agent, http)
         async with AgentEndpoint(recorder, model="tiny") as endpoint:
             player = AgentPlayer(
@@ -202,7 +215,8 @@ async def agents_on(
                 max_agents=max_agents,
             )
             group = next(iter(queue.live.values()), None) or queue.admit(make_task())
-            yield Played(player, group, engine, codec, programs, endpoint, http)
+            yield Played(player, group, engine, codec, programs, endpoint, http, other)
+        kept.close()
 
 
 def rest_of_turn(codec: TextCodec, prefix: list[int], answer: Callable[[str], str]) -> list[int]:

@@ -21,7 +21,7 @@ from asyncrl.launch.placement import GpuMap, assign
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.launch.site.site import LocalSite, Need, Place, Site
-from asyncrl.model.teacher import TeacherModel
+from asyncrl.model.side_models import TEACHER, SideModel
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.cluster import Cluster
@@ -296,10 +296,11 @@ async def test_an_external_server_that_a_broken_publish_left_paused_comes_back(
 
 def taught(
     folder: Path, url: str | None = None, top_k: int | None = None, **sections: Any
-) -> tuple[Recipe, TeacherModel]:
+) -> tuple[Recipe, SideModel]:
     teacher = {"path": str(folder / "teacher"), "url": url, "tensor_parallel_size": 2, "top_k": top_k}
     recipe = make_recipe(folder, teacher=teacher, **sections)
-    found = TeacherModel(folder / "teacher", None, 64, 9, "bfloat16", Unsampled((7, 8)))
+    own = recipe.of_teacher()
+    found = SideModel(own, folder / "teacher", None, 64, 9, "bfloat16", Unsampled((7, 8)))
     return recipe, found
 
 
@@ -316,17 +317,45 @@ async def test_the_teacher_is_a_server_of_its_own_with_its_model_its_gpus_and_th
             logs=tmp_path,
             session=session,
             site=site,
-            places=await site.place(server_needs(recipe, has_teacher=True)),
-            teacher=teacher,
+            places=await site.place(server_needs(recipe, side_models={TEACHER: teacher})),
+            side_models={TEACHER: teacher},
         )
-    assert servers.teacher_url not in servers.urls and len(servers.urls) == 1
-    process: Any = servers.processes[servers.teacher_url or ""]
+    assert servers.side_urls[TEACHER] not in servers.urls and len(servers.urls) == 1
+    process: Any = servers.processes[servers.side_urls[TEACHER]]
     assert process.name == "teacher" and process.log_path == tmp_path / "teacher.log"
     assert process._environment["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert process._environment["ASYNCRL_UNSAMPLED"] == "7-8"
     words = " ".join(process._arguments)
     assert f"--model-path {tmp_path}/teacher --dtype bfloat16" in words
     assert "--tensor-parallel-size 2" in words
+
+
+async def test_an_opponent_is_a_server_of_its_own_that_says_one_version_and_moves_with_its_node(
+    tmp_path: Path,
+) -> None:
+    recipe = make_recipe(
+        tmp_path, agent={"command": ["true"], "opponents": {"rival": str(tmp_path / "rival")}}
+    )
+    own = recipe.of_opponent("rival")
+    model = SideModel(own, tmp_path / "rival", None, 64, 9, "float32", Unsampled((7, 8)))
+    side_models = {"opponent rival": model}
+    site = LocalSite(recipe.cluster, assign(recipe, whole_gpus(3)))
+    async with new_session() as session:
+        servers = LocalServers(
+            recipe,
+            model_folder=tmp_path,
+            logs=tmp_path,
+            session=session,
+            site=site,
+            places=await site.place(server_needs(recipe, side_models=side_models)),
+            side_models=side_models,
+        )
+    (url,) = servers.opponent_urls().values()
+    process: Any = servers.processes[url]
+    assert url not in servers.urls and process.log_path == tmp_path / "opponent-rival.log"
+    assert process._environment["CUDA_VISIBLE_DEVICES"] == "2"
+    words = " ".join(process._arguments)
+    assert f"--model-path {tmp_path}/rival --dtype float32" in words and "--weight-version 0" in words
 
 
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
@@ -343,9 +372,9 @@ async def test_an_external_teacher_without_top_k_is_refused_and_one_without_the_
             session=session,
             site=LocalSite(recipe.cluster, ON_CPU),
             places={},
-            teacher=teacher,
+            side_models={TEACHER: teacher},
         )
-        assert servers.teacher_url == server.url and not servers.processes
+        assert servers.side_urls[TEACHER] == server.url and not servers.processes
         await servers.start()
         assert server.bodies[0]["input_ids"] == [0, 0]
         server.num_top = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.model.teacher import check_same_tokens
+from asyncrl.model.side_models import check_same_tokens
 
 
 def write(folder: Path, vocabulary: dict[str, int] | list[list[object]], added: dict[str, int]) -> Path:
@@ -30,7 +30,7 @@ def test_another_vocabulary_is_refused_with_the_entries_that_differ(tmp_path: Pa
     other = write(tmp_path / "other", {"a": 0, "x": 1, "d": 3}, {"<eos>": 2, "<pad>": 5})
     wanted = (
         r"teacher.path is .*other, whose tokenizer differs from that of model.path \(.*own\) in 4 of 6 token "
-        r"ids: 1 is 'b' and 'x'; 3 is 'c' and 'd'; 4 is 'd' and none; and 1 more. Name a teacher"
+        r"ids: 1 is 'b' and 'x'; 3 is 'c' and 'd'; 4 is 'd' and none; and 1 more. Name a model"
     )
     with pytest.raises(InputError, match=wanted):
         check_same_tokens(own, other, "teacher.path")

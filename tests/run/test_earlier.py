@@ -78,3 +78,18 @@ def test_a_folder_of_a_model_and_a_hub_id_stay(tmp_path: Path) -> None:
         assert with_earlier_run(recipe) == recipe
     with pytest.raises(InputError, match="@best, but no run is there"):
         with_earlier_run(recipe_on(f"{tmp_path}@best", tmp_path))
+
+
+def test_an_opponent_may_be_a_step_of_a_run_and_a_resumed_run_keeps_it(earlier: Path, tmp_path: Path) -> None:
+    def with_rival(path: str) -> Recipe:
+        agent = {"command": ["true"], "opponents": {"rival": path}}
+        return make_recipe(earlier, agent=agent, run_folder=str(tmp_path / "next"))
+
+    began = with_earlier_run(with_rival(f"{earlier}@best"))
+    assert began.agent.opponents == {"rival": f"{earlier}/checkpoints/step-4/hf"}
+    (tmp_path / "next").mkdir()
+    (tmp_path / "next/recipe.yaml").write_text(dump_recipe(began))
+    (earlier / "checkpoints/heldout.json").write_text(json.dumps({"8": -0.1, "4": -0.2}))
+    assert with_earlier_run(with_rival(f"{earlier}@best")).agent == began.agent
+    with pytest.raises(InputError, match="agent.opponents.rival is .*@9, but"):
+        with_earlier_run(with_rival(f"{earlier}@9"))

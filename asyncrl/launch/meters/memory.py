@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import psutil
 
-from asyncrl.launch.placement import TEACHER, GpuMap, is_rank_name
+from asyncrl.launch.placement import GpuMap, is_rank_name
 from asyncrl.model.dtype import find_dtype, uses_gpu
 from asyncrl.model.layout import check_layout
 from asyncrl.model.memory import AdamStates, RankMemory, rank_memory, server_memory
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.side_models import known_shape, side_processes, side_recipe
 from asyncrl.model.source import model_folder
-from asyncrl.model.teacher import known_shape
 from asyncrl.model.weight_traffic import kept_version_bytes
 from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import Gpu
@@ -71,18 +71,20 @@ def largest_micro_batch(recipe: Recipe, shape: ModelShape, longest_prompt: int |
     return min(batch, max(recipe.trainer.tokens_per_micro_batch, trajectory))
 
 
+def num_side_ranks(recipe: Recipe) -> int:
+    """Ranks of the servers that the run starts for side models."""
+    return sum(side_recipe(recipe, name).serving.tensor_parallel_size for name in side_processes(recipe))
+
+
 def num_local_servers(recipe: Recipe) -> int:
     """Rollout and evaluation servers that the run starts itself."""
     return recipe.serving.num_started() + recipe.evaluation.num_servers
 
 
-def teacher_bytes(recipe: Recipe, *, on_gpu: bool = False, shape: ModelShape | None = None) -> int:
-    """One rank of the run's own teacher where it computes, its process apart; 0 without one. Weights alone
-    where the trainer does not know its architecture. `shape` is read from its folder where it is not given.
-    Raises InputError."""
-    if not recipe.teacher.num_started():
-        return 0
-    own = recipe.of_teacher()
+def side_bytes(own: Recipe, *, on_gpu: bool = False, shape: ModelShape | None = None) -> int:
+    """One rank of the server of the side model whose recipe is `own`, where it computes, its process apart.
+    Weights alone where the trainer does not know its architecture. `shape` is read from its folder where it
+    is not given. Raises InputError."""
     folder = None if shape is not None else model_folder(own.model)
     shape = shape if folder is None else known_shape(folder)
     if shape is None:
@@ -102,7 +104,7 @@ def gpu_bytes(
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt, on_gpu=True)
     rank = memory.computing(recipe.trainer.recompute)
     server = sum(server_memory(shape, recipe, on_gpu=True).values())
-    teacher = teacher_bytes(recipe, on_gpu=True)
+    sides = {name: side_bytes(side_recipe(recipe, name), on_gpu=True) for name in side_processes(recipe)}
     owners: dict[Gpu, list[str]] = {}
     for name, given in gpus.processes():
         for gpu in given:
@@ -111,9 +113,9 @@ def gpu_bytes(
     def needed(names: list[str]) -> int:
         if len(names) > 1:
             return max(rank, memory.resident() + server)
-        if names[0] == TEACHER:
-            return teacher
-        return rank if is_rank_name(names[0]) else server
+        if is_rank_name(names[0]):
+            return rank
+        return sides.get(names[0], server)
 
     return [(gpu, needed(names), " with ".join(names)) for gpu, names in owners.items()]
 
@@ -127,19 +129,20 @@ def host_bytes(recipe: Recipe, shape: ModelShape) -> int:
         recipe.trainer.num_processes * (TRAINER_PROCESS_BYTES + memory.copies() + memory.beside())
         + kept_version_bytes(recipe, shape)
         + num_local_servers(recipe) * ranks_per_server * SERVER_PROCESS_BYTES
-        + recipe.teacher.num_started() * recipe.teacher.tensor_parallel_size * SERVER_PROCESS_BYTES
+        + num_side_ranks(recipe) * SERVER_PROCESS_BYTES
     )
 
 
 def run_bytes(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> int:
-    """All servers, the teacher's too, and trainer ranks on one CPU machine; `longest_prompt` as of "
-    "`trainer_memory`."""
+    """All servers, those of side models too, and trainer ranks on one CPU machine; `longest_prompt` as in
+    `trainer_memory`."""
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
     num_ranks, num_servers = recipe.trainer.num_processes, num_local_servers(recipe)
     processes = num_ranks * TRAINER_PROCESS_BYTES + num_servers * SERVER_PROCESS_BYTES
     processes += kept_version_bytes(recipe, shape)
-    taught = recipe.teacher.tensor_parallel_size * teacher_bytes(recipe)
-    processes += recipe.teacher.num_started() * SERVER_PROCESS_BYTES + taught
+    for name in side_processes(recipe):
+        own = side_recipe(recipe, name)
+        processes += SERVER_PROCESS_BYTES + own.serving.tensor_parallel_size * side_bytes(own)
     training = num_ranks * memory.total(recipe.trainer.recompute)
     serving = server_memory(shape, recipe)
     # On a CPU a second copy of the weights, in the layout of the products.

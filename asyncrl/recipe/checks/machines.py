@@ -1,5 +1,6 @@
 """Checks of the GPUs that processes get, and of how local servers divide and round a model."""
 
+from asyncrl.recipe.sections.agent import Agent
 from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.recipe.sections.evaluation import Evaluation
 from asyncrl.recipe.sections.model import Model
@@ -15,6 +16,7 @@ def check_placement(
     trainer: Trainer,
     evaluation: Evaluation,
     teacher: Teacher,
+    agent: Agent,
     cluster: Cluster,
 ) -> None:
     size = serving.tensor_parallel_size
@@ -36,6 +38,11 @@ def check_placement(
             teacher.num_started() * teacher.tensor_parallel_size,
             "the number for the run's own teacher (teacher.tensor_parallel_size)",
         ),
+        (
+            "opponents",
+            len(agent.opponents) * size,
+            "that of agent.opponents x serving.tensor_parallel_size",
+        ),
     ):
         numbers: list[int] = getattr(placement, key)
         if numbers and len(numbers) != count:
@@ -43,6 +50,11 @@ def check_placement(
                 f"placement.{key} names {len(numbers)} GPU(s), {numbers}, but {why} is {count}. Name "
                 f"{count}, or change what needs them."
             )
+    if agent.opponents and cluster.backend == "ray" and not cluster.shared_disk:
+        raise ValueError(
+            "agent.opponents is set, cluster.backend is ray and cluster.shared_disk false: only the policy's "
+            "model is handed to other nodes. Set cluster.shared_disk to true."
+        )
     if teacher.num_started() and cluster.backend == "ray" and not cluster.shared_disk:
         raise ValueError(
             "teacher.path is set, cluster.backend is ray and cluster.shared_disk false: only the policy's "

@@ -4,8 +4,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from asyncrl.recipe.markers import CHANGEABLE, OBJECT, TASK_ROWS
+from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH_OR_HUB_ID, TASK_ROWS
 from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
+
+RoleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 
 class Agent(Section):
@@ -46,12 +48,17 @@ class Agent(Section):
     """Programs at once; other trajectories wait. Evaluations have as many places of their own."""
     max_calls: Positive = 64
     """Calls of one trajectory; further ones are refused, and the trajectory ends as cut off."""
-    roles: list[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]] = []
+    roles: list[RoleName] = []
     """Roles that the model plays in one trajectory, such as [proposer, checker]: several agents in one
     episode. Each call names the role that speaks in its field `model`, and a conversation is one role's.
     Needs may_give_verdict: the verdict is a score in [0, 1] for each role that spoke, such as {"proposer": 1,
     "checker": 0}. A role's tokens get its own advantage, within its own group: the trajectories of the group
     in which it spoke."""
+    opponents: Annotated[dict[RoleName, str], PATH_OR_HUB_ID] = {}
+    """Frozen models that the policy plays with or against, by the name that calls give in `model`, such as
+    {rival: runs/roles@40}: a Hugging Face folder, a hub id, or an ended run as model.path names one, with the
+    policy's tokenizer. Each has a server of its own and samples as the policy does. What it says is context
+    and never trained."""
     may_give_verdict: bool = False
     """Whether the agent gives the score in place of the row's verifier: a number in [0, 1] in the file that
     ASYNCRL_VERDICT names, or the function's result; with roles, a JSON object of them."""
@@ -82,6 +89,17 @@ class Agent(Section):
             raise ValueError(
                 f"agent.roles is {self.roles}, but neither agent.command nor agent.function is set. Set one "
                 f"of the two, or remove agent.roles."
+            )
+        if self.opponents and not self.is_on():
+            raise ValueError(
+                f"agent.opponents has {', '.join(self.opponents)}, but neither agent.command nor "
+                f"agent.function is set: nothing would call them. Set one of the two, or remove "
+                f"agent.opponents."
+            )
+        if both := sorted(set(self.roles) & set(self.opponents)):
+            raise ValueError(
+                f"{both[0]} is in agent.roles and in agent.opponents: a call that names it could be the "
+                f"policy's or the frozen model's. Rename one of the two."
             )
         if len(set(self.roles)) < len(self.roles):
             raise ValueError(f"agent.roles is {self.roles}, which has a role twice. Expected each once.")

@@ -10,8 +10,8 @@ from asyncrl.recipe.sections.section import Count, Section
 class Placement(Section):
     """Which process gets which GPUs of this machine. Numbers count from 0 in the list of nvidia-smi, or of
     CUDA_VISIBLE_DEVICES if that is set. By default trainer ranks get the first GPUs, servers the next, then
-    evaluation servers and the teacher; each GPU belongs to one process, unless colocated. `asyncrl check`
-    prints the map."""
+    evaluation servers, the teacher and opponents; each GPU belongs to one process, unless colocated. `asyncrl
+    check` prints the map."""
 
     device: Literal["auto", "gpu", "cpu"] = "auto"
     """Device that servers and trainer compute on.
@@ -22,7 +22,7 @@ class Placement(Section):
     """Trainer ranks and local rollout servers share GPUs, for machines with one or two. Servers sleep while
     the trainer steps: they release weights and KV cache, and wake with the new weights. In-flight
     trajectories then resume from their prefixes, or end before the step with rollout.interrupt drain.
-    Evaluation servers and the teacher keep their own GPUs. Works on a CPU too."""
+    Evaluation servers, the teacher and opponents keep their own GPUs. Works on a CPU too."""
     trainer: list[Count] = []
     """One GPU per trainer rank, in the order of ranks."""
     servers: list[Count] = []
@@ -32,11 +32,13 @@ class Placement(Section):
     """GPUs of the evaluation servers (evaluation.num_servers), serving.tensor_parallel_size each."""
     teacher: list[Count] = []
     """GPUs of the run's own teacher, teacher.tensor_parallel_size."""
+    opponents: list[Count] = []
+    """GPUs of agent.opponents in their order, serving.tensor_parallel_size each."""
 
     @model_validator(mode="after")
     def _check(self) -> "Placement":
         owners: dict[int, str] = {}
-        for key in ("trainer", "servers", "evaluation", "teacher"):
+        for key in ("trainer", "servers", "evaluation", "teacher", "opponents"):
             numbers: list[int] = getattr(self, key)
             if numbers and self.device == "cpu":
                 raise ValueError(

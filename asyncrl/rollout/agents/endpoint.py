@@ -34,9 +34,10 @@ class AgentEndpoint:
     """Async context manager: listens while it is open."""
 
     def __init__(self, recorder: CallRecorder, *, model: str) -> None:
-        """GET /v1/models lists the roles, or without roles `model`; then requests may name any."""
+        """GET /v1/models lists the roles, or without roles `model`; then requests may name any. Opponents
+        follow."""
         self._recorder = recorder
-        self._models = recorder.roles or [model]
+        self._models = [*(recorder.roles or [model]), *recorder.opponents.generators]
         self._runner: web.AppRunner | None = None
 
     def base_url(self) -> str:
@@ -96,8 +97,7 @@ class AgentEndpoint:
         asked = protocol.read(await self._body(request))
         is_retry = request.headers.get(RETRY_HEADER, "0").strip() not in ("", "0")
         call = session.begin(asked, is_retry=is_retry)
-        first = call.choices[0]
-        num_prompt_tokens = first.line.num_tokens_before(first.recorded.turn)
+        num_prompt_tokens = call.choices[0].num_prompt_tokens
         answer = Answer(call.request, call.name, call.created, num_prompt_tokens, self._recorder.replies)
         if asked.is_streamed:
             return await self._stream(request, call, protocol.events(answer))

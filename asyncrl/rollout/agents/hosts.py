@@ -22,7 +22,6 @@ from asyncrl.rollout.agents.process import (
     ProcessProgram,
     ProcessPrograms,
     Program,
-    read_verdict,
 )
 from asyncrl.rollout.agents.task import task_file
 
@@ -173,7 +172,7 @@ class Host:
         if said["found"] is None or not self._hosts.processes.may_give_verdict:
             return Exit(0)
         try:
-            return Exit(0, score=read_verdict(said["found"], self._hosts.processes.roles))
+            return Exit(0, score=self._hosts.processes.read_verdict(said["found"]))
         except ValueError as error:
             return Exit(1, f"its verdict cannot be read: {error}")
 

@@ -2,7 +2,7 @@
 an evaluation."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,8 +11,10 @@ from asyncrl.loops.run_phase import RunPart, RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Agent, Recipe
+from asyncrl.recipe.file import shown
 from asyncrl.rollout.agents.endpoint import AgentEndpoint
 from asyncrl.rollout.agents.hosts import FunctionHosts
+from asyncrl.rollout.agents.opponents import KeptReplies, make_opponents
 from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.agents.process import ProcessPrograms, Programs, agent_command
 from asyncrl.rollout.agents.recorder import CallRecorder
@@ -20,10 +22,13 @@ from asyncrl.rollout.agents.reply import Replies
 from asyncrl.rollout.agents.warm import WarmPrograms, python_arguments
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.shaping import Shaping
+from asyncrl.serving.fleet import Fleet
 from asyncrl.system.plugins import FaultsInARow
 from asyncrl.turns.calls import call_format
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.tally import AGENTS, Tally
+
+_NO_OPPONENTS: Mapping[str, Fleet] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,8 @@ class AgentKit:
     """Name that GET /v1/models says."""
     warned: set[str] = field(default_factory=set)
     """As `Tally.warned`."""
+    opponents: Mapping[str, Fleet] = field(default_factory=dict)
+    """Servers of each opponent."""
 
     def agents(
         self,
@@ -71,16 +78,21 @@ class AgentKit:
         state: RunPhase,
         *,
         places: asyncio.Semaphore | None = None,
+        kept: KeptReplies | None = None,
     ) -> Agents:
         """Agents whose replies `generator` samples, which plays turns, in the tokens of `codec`, which has a
-        chat template. Programs of several players that share `places` are at most agent.max_agents."""
+        chat template. Programs of several players that share `places` are at most agent.max_agents. Replies
+        of opponents are in `kept`, without it in memory."""
         assert generator.turns is not None, "the end of a turn must leave an agent's trajectory open"
         replies = Replies(codec, lambda tools: call_format(self.call_format, codec, ()))
         # The agent decides what its context is: nothing of it is cut.
         dialogue = Dialogue(codec, max_observed_tokens=generator.limits.context_tokens)
         tally = Tally(AGENTS, self.warned)
         most, roles = self.section.max_calls, self.section.roles
-        recorder = CallRecorder(generator.queue, generator, replies, dialogue, waits, most, roles, tally)
+        opponents = make_opponents(self.opponents, generator, waits, state, kept)
+        recorder = CallRecorder(
+            generator.queue, generator, replies, dialogue, waits, most, roles, opponents, tally
+        )
         endpoint = AgentEndpoint(recorder, model=self.model)
         player = AgentPlayer(
             generator.queue,
@@ -99,7 +111,13 @@ class AgentKit:
         return Agents(endpoint, player)
 
 
-def make_agent_kit(recipe: Recipe, codec: TextCodec, *, hidden: Sequence[Path]) -> AgentKit | None:
+def make_agent_kit(
+    recipe: Recipe,
+    codec: TextCodec,
+    *,
+    hidden: Sequence[Path],
+    opponents: Mapping[str, Fleet] = _NO_OPPONENTS,
+) -> AgentKit | None:
     """None where the recipe has no agent. Programs cannot read `hidden`, the run folder and files of rows.
     Raises InputError for a model folder without a chat template."""
     agent = recipe.agent
@@ -113,6 +131,7 @@ def make_agent_kit(recipe: Recipe, codec: TextCodec, *, hidden: Sequence[Path]) 
         agent.memory_mib,
         agent.may_give_verdict,
         agent.roles,
+        tuple(agent.opponents),
         hidden,
     )
     programs: Programs
@@ -124,13 +143,15 @@ def make_agent_kit(recipe: Recipe, codec: TextCodec, *, hidden: Sequence[Path]) 
         path = processes.own_variables(Path())["PATH"]
         arguments = python_arguments(processes.command, path) if agent.starts_warm else None
         programs = processes if arguments is None else WarmPrograms(processes, arguments)
-    return AgentKit(programs, agent, recipe.turns.call_format, recipe.name)
+    return AgentKit(programs, agent, recipe.turns.call_format, recipe.name, opponents=opponents)
 
 
 def agent_in_short(agent: Agent) -> str:
     """Its program, and what it makes."""
     program = agent.function or " ".join(agent.command or ())
     roles = f", as {' and '.join(agent.roles)}" if agent.roles else ""
+    for name, path in agent.opponents.items():
+        roles += f", with the frozen {name} ({shown(Path(path))})"
     return (
         f"{program}{roles}, started for each trajectory, held-out ones too, at most {agent.max_calls} calls"
     )

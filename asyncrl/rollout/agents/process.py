@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,13 +43,14 @@ class Exit:
     process of its own, and no fault is counted."""
 
 
-def read_verdict(found: Any, roles: Sequence[str]) -> Given:
-    """Raises ValueError."""
+def read_verdict(found: Any, roles: Sequence[str], opponents: Sequence[str] = ()) -> Given:
+    """Scores of opponents are left out: the same agent plays with and without them. Raises ValueError."""
     if not roles:
         return as_number(found, "the score", 0.0, 1.0)
     if not isinstance(found, Mapping):
         example = json.dumps(dict.fromkeys(roles, 1.0))
         raise ValueError(f"it is {found!r:.80}, expected a score for each role (agent.roles), as {example}")
+    found = {name: score for name, score in found.items() if name not in opponents}
     unknown = next((name for name in found if name not in roles), None)
     if unknown is not None:
         raise ValueError(
@@ -124,6 +124,8 @@ class ProcessPrograms:
     may_give_verdict: bool = False
     roles: Sequence[str] = ()
     """Each gets a score, where there are any."""
+    opponents: Sequence[str] = ()
+    """Their scores are left out."""
     hidden: Sequence[Path] = ()
     """Files and folders that a program must not read."""
 
@@ -135,6 +137,10 @@ class ProcessPrograms:
                 landlock.abi(),
                 landlock.LEAST_ABI,
             )
+
+    def read_verdict(self, found: Any) -> Given:
+        """Raises ValueError."""
+        return read_verdict(found, self.roles, self.opponents)
 
     async def start(self, task: Task, access: Access, ended: Callable[[], None]) -> "ProcessProgram":
         """Raises OSError."""
@@ -196,7 +202,7 @@ class ProcessPrograms:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        score_of = partial(read_verdict, roles=self.roles) if self.may_give_verdict else None
+        score_of = self.read_verdict if self.may_give_verdict else None
         return ProcessProgram(process, folder, ended, self.explained, score_of)
 
     def explained(self, detail: str) -> str:

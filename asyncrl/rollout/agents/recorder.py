@@ -12,6 +12,7 @@ from asyncrl.loops.waits import Waits
 from asyncrl.model.stop import StopStrings
 from asyncrl.records import RecordedCall, Trajectory
 from asyncrl.replay.trajectory_record import TrajectoryRecord
+from asyncrl.rollout.agents.opponents import Opponents
 from asyncrl.rollout.agents.reply import Replies, Reply
 from asyncrl.rollout.agents.request import ChatRequest, RequestRefused, rendered
 from asyncrl.rollout.generate import Generator
@@ -25,16 +26,14 @@ from asyncrl.turns.tally import AGENTS, Tally
 class Choice:
     """One reply of a call."""
 
-    recorded: RecordedCall
-    line: Trajectory
-    """The trajectory or branch whose turn the reply is."""
+    num_prompt_tokens: int
     reply: Reply | None = None
     error: RequestRefused | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def tokens(self) -> list[int]:
+    def tokens(self) -> Sequence[int]:
         """Those of the turn so far."""
-        return self.line.turns()[self.recorded.turn]
+        return () if self.reply is None else self.reply.tokens
 
     def change(self) -> None:
         """Its turn has got tokens, or its end."""
@@ -60,6 +59,18 @@ class Choice:
         return self.reply
 
 
+@dataclass(eq=False, kw_only=True)
+class RecordedChoice(Choice):
+    """A reply of the policy."""
+
+    recorded: RecordedCall
+    line: Trajectory
+    """The trajectory or branch whose turn it is."""
+
+    def tokens(self) -> list[int]:
+        return self.line.turns()[self.recorded.turn]
+
+
 @dataclass(eq=False)
 class Call:
     request: ChatRequest
@@ -67,7 +78,7 @@ class Call:
     """The completion's; the same after a restart."""
     created: int
     """Unix time."""
-    choices: list[Choice]
+    choices: Sequence[Choice]
 
     async def replies(self) -> list[Reply]:
         """All replies, once they are whole. Raises RequestRefused where one will not come."""
@@ -101,6 +112,7 @@ class CallRecorder:
     """Most calls of a trajectory."""
     roles: Sequence[str] = ()
     """Names that calls give in `model`; empty where any name will do."""
+    opponents: Opponents = field(default_factory=Opponents)
     tally: Tally = field(default_factory=lambda: Tally(AGENTS))
     sessions: dict[str, Answers] = field(default_factory=dict)
     """Key -> the session of an open trajectory."""

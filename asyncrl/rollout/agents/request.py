@@ -79,14 +79,17 @@ class ChatRequest:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def with_role(request: ChatRequest, roles: Collection[str]) -> ChatRequest:
-    """The request of the role that its `model` names. Raises RequestRefused."""
+def with_role(request: ChatRequest, roles: Collection[str], opponents: Collection[str] = ()) -> ChatRequest:
+    """The request of the role or opponent that its `model` names. Raises RequestRefused."""
+    if request.model in opponents:
+        return replace(request, role=request.model)
     if not roles:
         return request
     if request.model not in roles:
-        expected = " or ".join(roles)
+        expected = " or ".join([*roles, *opponents])
+        keys = "agent.roles, agent.opponents" if opponents else "agent.roles"
         raise RequestRefused(
-            f"model is {request.model!r:.80}, expected the role that speaks: {expected} (agent.roles).",
+            f"model is {request.model!r:.80}, expected the role that speaks: {expected} ({keys}).",
             param="model",
         )
     return replace(request, role=request.model)

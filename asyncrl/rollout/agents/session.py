@@ -19,7 +19,7 @@ from asyncrl.loops.waits import now_seconds
 from asyncrl.records import Finish, Observed, RecordedCall, Trajectory, branch_number
 from asyncrl.replay.branches import keep_calls, open_line, record_call
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.rollout.agents.recorder import Call, CallRecorder, Choice
+from asyncrl.rollout.agents.recorder import Call, CallRecorder, Choice, RecordedChoice
 from asyncrl.rollout.agents.request import ChatRequest, RequestRefused, with_role
 from asyncrl.turns.environment import Message
 
@@ -120,7 +120,9 @@ class Session:
         await asyncio.gather(*self._work, return_exceptions=True)
 
     def keep_answered(self) -> None:
-        """Drops what was sampled for no answered call. After `stop`, with the group open."""
+        """Drops what was sampled for no answered call, and replies of opponents. After `stop`, with the group
+        open."""
+        self._recorder.opponents.kept.forget(self._trajectory.trajectory_id)
         keep_calls(self._recorder.queue, self._group, self._trajectory, self._answered)
 
     def has_call(self) -> bool:
@@ -143,14 +145,17 @@ class Session:
         Raises RequestRefused."""
         if self._group.state is not GroupState.OPEN or self._trajectory.finish is not None:
             raise RequestRefused(OVER)
-        request = with_role(request, self._recorder.roles)
+        opponents = self._recorder.opponents.generators
+        request = with_role(request, self._recorder.roles, opponents)
         self._recorder.say_overridden(request)
         digest = request.digest()
         if is_retry and self._made[digest]:
             return self._made[digest][-1]
+        if request.role in opponents:
+            return self._ask_opponent(request, digest)
         if self._replayed[digest]:
             recorded = self._replayed[digest].popleft()
-            choices = [Choice(each, self._trajectory.branch(each.branch)) for each in recorded]
+            choices = [_choice(each, self._trajectory.branch(each.branch)) for each in recorded]
         else:
             choices = self._place(request, digest)
         first = choices[0].recorded
@@ -159,7 +164,7 @@ class Session:
         self._made[digest].append(call)
         for choice in choices:
             self._busy.add(choice.line.trajectory_id)
-        self._start(self._answer(call))
+        self._start(self._answer(call, choices))
         return call
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
@@ -176,14 +181,50 @@ class Session:
             self._own_since = now_seconds()
         self._recorder.waits.notify()
 
-    def _place(self, request: ChatRequest, digest: str) -> list[Choice]:
-        ordinal = max((call.ordinal for call in self._trajectory.calls), default=-1) + 1
+    def _ask_opponent(self, request: ChatRequest, digest: str) -> Call:
+        """The call of an opponent, whose every call says the whole conversation."""
+        self._count()
+        context = self._recorder.context(request)
+        self._check_context(len(context))
+        numbers = range(request.num_replies)
+        made = [f"{digest}:{len(self._made[digest])}:{number}" for number in numbers]
+        name = f"{self._trajectory.trajectory_id}-{request.role}-{made[0]}"
+        call = Call(request, name, int(time.time()), [Choice(len(context)) for _ in numbers])
+        self._made[digest].append(call)
+        self._start(self._oppose(call, context, made))
+        return call
+
+    async def _oppose(self, call: Call, context: list[int], made: Sequence[str]) -> None:
+        async def reply(choice: Choice, name: str) -> None:
+            request = call.request
+            said = await self._recorder.opponents.reply(
+                request.role,
+                context,
+                self._recorder.bounds(request),
+                trajectory=self._trajectory,
+                call=name,
+            )
+            if said is None:
+                raise RequestRefused(OVER)
+            choice.reply = self._recorder.replies.of(
+                request, name, said.tokens, said.logprobs, said.finish, num_prompt_tokens=len(context)
+            )
+
+        pairs = zip(call.choices, made, strict=True)
+        await asyncio.gather(*(self._noting(choice, reply(choice, name)) for choice, name in pairs))
+
+    def _count(self) -> None:
+        """One more call. Raises RequestRefused."""
         if sum(map(len, self._made.values())) >= self._recorder.max_calls:
             raise self._refused(f"agent.max_calls is {self._recorder.max_calls}: no more calls.", "max_calls")
         self._recorder.num_calls += 1
+
+    def _place(self, request: ChatRequest, digest: str) -> list[RecordedChoice]:
+        ordinal = max((call.ordinal for call in self._trajectory.calls), default=-1) + 1
+        self._count()
         return [self._place_one(request, digest, ordinal, choice) for choice in range(request.num_replies)]
 
-    def _place_one(self, request: ChatRequest, digest: str, ordinal: int, choice: int) -> Choice:
+    def _place_one(self, request: ChatRequest, digest: str, ordinal: int, choice: int) -> RecordedChoice:
         found = self._known.find(request)
         observation: Observed | None = None
         if found is None:
@@ -206,7 +247,7 @@ class Session:
         recorded = RecordedCall(ordinal, choice, digest, number, turn)
         record_call(self._recorder.queue, self._group, self._trajectory, recorded, observation)
         self._busy.add(line.trajectory_id)
-        return Choice(recorded, line)
+        return _choice(recorded, line)
 
     def _awaits_turn(self, known: KnownTurn) -> bool:
         """Whether the turn is the last of its conversation and was read."""
@@ -218,27 +259,24 @@ class Session:
         )
 
     def _open(self, context: list[int], role: str) -> Trajectory:
-        most = self._recorder.generator.limits.context_tokens
-        if len(context) >= most:
-            raise self._refused(
-                f"The messages are {len(context)} tokens, but the context is {most} tokens "
-                f"(model.context_tokens): no room is left for a reply.",
-                "context_length_exceeded",
-            )
+        self._check_context(len(context))
         line = open_line(self._recorder.queue, self._group, self._trajectory, context, role=role)
         if line is not self._trajectory:
             self._recorder.num_branches += 1
         return line
 
-    def _check_room(self, line: Trajectory, num_new: int) -> None:
-        limits = self._recorder.generator.limits
-        num_tokens = len(line.prompt_tokens) + line.num_response_tokens() + num_new
-        if num_tokens >= limits.context_tokens:
+    def _check_context(self, num_tokens: int) -> None:
+        most = self._recorder.generator.limits.context_tokens
+        if num_tokens >= most:
             raise self._refused(
-                f"The messages are {num_tokens} tokens, but the context is {limits.context_tokens} tokens "
+                f"The messages are {num_tokens} tokens, but the context is {most} tokens "
                 f"(model.context_tokens): no room is left for a reply.",
                 "context_length_exceeded",
             )
+
+    def _check_room(self, line: Trajectory, num_new: int) -> None:
+        limits = self._recorder.generator.limits
+        self._check_context(len(line.prompt_tokens) + line.num_response_tokens() + num_new)
         if line.num_sampled_tokens() >= limits.sampling.max_new_tokens:
             raise self._refused(
                 f"The replies of this conversation have {line.num_sampled_tokens()} tokens, all of "
@@ -250,15 +288,27 @@ class Session:
         self.limit = message
         return RequestRefused(message, param="messages", code=code)
 
-    async def _answer(self, call: Call) -> None:
-        await asyncio.gather(*(self._sample(call, choice) for choice in call.choices))
+    async def _answer(self, call: Call, choices: Sequence[RecordedChoice]) -> None:
+        await asyncio.gather(*(self._sample(call, choice) for choice in choices))
 
-    async def _sample(self, call: Call, choice: Choice) -> None:
+    async def _sample(self, call: Call, choice: RecordedChoice) -> None:
         line = choice.line
         self._recorder.watch(line, choice.change)
-        try:
+
+        async def sample() -> None:
             await self._generate(call.request, choice)
             self._record(call, choice)
+
+        try:
+            await self._noting(choice, sample())
+        finally:
+            self._recorder.unwatch(line)
+            self._busy.discard(line.trajectory_id)
+
+    async def _noting(self, choice: Choice, work: Coroutine[None, None, None]) -> None:
+        """Does the work that makes the choice's reply; its failure is the choice's error."""
+        try:
+            await work
         except RequestRefused as error:
             choice.error = error
         except Exception as error:  # the player raises it, whatever it is: a task of its own would lose it
@@ -268,11 +318,9 @@ class Session:
             choice.error = RequestRefused(OVER)
             raise
         finally:
-            self._recorder.unwatch(line)
-            self._busy.discard(line.trajectory_id)
             choice.change()
 
-    async def _generate(self, request: ChatRequest, choice: Choice) -> None:
+    async def _generate(self, request: ChatRequest, choice: RecordedChoice) -> None:
         """Samples what the turn lacks: nothing where it was recorded whole."""
         line = choice.line
         if line.num_observations() > choice.recorded.turn or line.turn_finish is not None:
@@ -284,7 +332,7 @@ class Session:
         if self._group.state is not GroupState.OPEN or line.turn_finish is None:
             raise RequestRefused(OVER)
 
-    def _record(self, call: Call, choice: Choice) -> None:
+    def _record(self, call: Call, choice: RecordedChoice) -> None:
         line, turn = choice.line, choice.recorded.turn
         tokens = choice.tokens()
         choice.reply = self._recorder.replies.of(
@@ -293,7 +341,7 @@ class Session:
             tokens,
             [logprob for part in line.turn_parts(turn) for logprob in part.behavior_logprobs],
             self._finish(call.request, tokens),
-            num_prompt_tokens=line.num_tokens_before(turn),
+            num_prompt_tokens=choice.num_prompt_tokens,
         )
         self._answered.append(choice.recorded)
         self._known.add(call.request, choice.reply.message(), KnownTurn(line, turn))
@@ -304,3 +352,7 @@ class Session:
             return Finish.STOP
         has_stopped = self._recorder.bounds(request).stop.search(tokens).end is not None
         return Finish.STOP if has_stopped else Finish.LENGTH
+
+
+def _choice(recorded: RecordedCall, line: Trajectory) -> RecordedChoice:
+    return RecordedChoice(line.num_tokens_before(recorded.turn), recorded=recorded, line=line)

@@ -132,6 +132,7 @@ def test_a_verdict_that_is_not_a_score_for_each_role_says_why(found: Any, words:
     with pytest.raises(ValueError) as raised:
         read_verdict(found, ROLES)
     assert words in str(raised.value)
+    assert read_verdict(BOTH, ["checker"], ["proposer"]) == {"checker": 0.0}
 
 
 async def test_a_role_that_does_not_speak_needs_no_score_and_gets_none(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""The teacher of a recipe, as far as it is known without torch: its folder, its size, the tokens it never
-samples."""
+"""Models beside the policy, the teacher and opponents, as far as they are known without torch: folder, size,
+the tokens that they never sample."""
 
 import json
 from dataclasses import dataclass
@@ -18,9 +18,14 @@ from asyncrl.system.files import read_text
 from asyncrl.system.machine import bfloat16_flag
 from asyncrl.system.paths import nearest_path
 
+TEACHER = "teacher"
+"""Name of the process of the run's own teacher."""
+
 
 @dataclass(frozen=True, slots=True)
-class TeacherModel:
+class SideModel:
+    recipe: Recipe
+    """The run's, with this model in place of the policy and its server in place of those of rollouts."""
     folder: Path
     shape: ModelShape | None
     """None of an architecture that the trainer does not know: SGLang may."""
@@ -33,27 +38,62 @@ class TeacherModel:
     """Those of the run, and rows that the policy lacks."""
 
 
-def read_teacher(recipe: Recipe) -> TeacherModel:
+def read_side_models(recipe: Recipe) -> dict[str, SideModel]:
+    """Those of the recipe, by the names of their processes. Raises InputError."""
+    found = {TEACHER: read_teacher(recipe)} if recipe.teacher.is_on() else {}
+    for name in recipe.agent.opponents:
+        found[opponent_process(name)] = read_opponent(recipe, name)
+    return found
+
+
+def opponent_process(name: str) -> str:
+    """Name of the process of the opponent `name`."""
+    return f"opponent {name}"
+
+
+def side_recipe(recipe: Recipe, process: str) -> Recipe:
+    """The recipe of the side model with a process of that name."""
+    if process == TEACHER:
+        return recipe.of_teacher()
+    return recipe.of_opponent(process.removeprefix(opponent_process("")))
+
+
+def side_processes(recipe: Recipe) -> list[str]:
+    """Names of the processes of side models that the run starts."""
+    teacher = [TEACHER] if recipe.teacher.num_started() else []
+    return [*teacher, *map(opponent_process, recipe.agent.opponents)]
+
+
+def read_teacher(recipe: Recipe) -> SideModel:
     """The teacher of a recipe that has one. Raises InputError where it reads other tokens than the policy, or
     where config.json does not say what is needed."""
-    own = recipe.of_teacher()
-    folder = teacher_folder(recipe)
+    found = _read(recipe, recipe.of_teacher(), teacher_folder(recipe), "teacher.path")
+    _check_top_k(recipe, found.vocab_size - len(found.unsampled.ids))
+    return found
+
+
+def read_opponent(recipe: Recipe, name: str) -> SideModel:
+    """As `read_teacher`, for the opponent `name` of agent.opponents."""
+    own = recipe.of_opponent(name)
+    return _read(recipe, own, model_folder(own.model), f"agent.opponents.{name}")
+
+
+def _read(recipe: Recipe, own: Recipe, folder: Path, key: str) -> SideModel:
     if not folder.is_dir():
         raise InputError(
-            f"teacher.path is {shown(folder)}, which is not a folder. Expected a Hugging Face model folder, "
+            f"{key} is {shown(folder)}, which is not a folder. Expected a Hugging Face model folder, "
             "a hub id (owner/name), or the folder of a run that has ended."
             f"{nearest_path(folder, Path.is_dir)}"
         )
-    check_same_tokens(model_folder(recipe.model), folder, "teacher.path")
-    config = _read_config(folder)
+    check_same_tokens(model_folder(recipe.model), folder, key)
+    config = _read_config(folder, key)
     shape = known_shape(folder)
     vocab_size = int(config["vocab_size"])
     student = read_shape(model_folder(recipe.model)).vocab_size
     ids = find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens).ids
     unsampled = Unsampled(tuple(id for id in (*ids, *range(student, vocab_size)) if id < vocab_size))
-    _check_top_k(recipe, vocab_size - len(unsampled.ids))
     context = int(config["max_position_embeddings"])
-    return TeacherModel(folder, shape, context, vocab_size, _dtype(own, shape, config), unsampled)
+    return SideModel(own, folder, shape, context, vocab_size, _dtype(own, shape, config), unsampled)
 
 
 def teacher_folder(recipe: Recipe) -> Path:
@@ -63,13 +103,13 @@ def teacher_folder(recipe: Recipe) -> Path:
     return model_folder(recipe.of_teacher().model, files)
 
 
-def check_length(teacher: TeacherModel, longest_trajectory: int) -> None:
-    """Raises InputError where a trajectory may have more tokens than the teacher takes; a server takes one
-    less than its context."""
-    if longest_trajectory >= teacher.context_tokens:
+def check_length(model: SideModel, longest_trajectory: int, key: str) -> None:
+    """Raises InputError where a trajectory may have more tokens than the model, which `key` names, takes; a
+    server takes one less than its context."""
+    if longest_trajectory >= model.context_tokens:
         raise InputError(
-            f"teacher.path is {shown(teacher.folder)}, whose context of {teacher.context_tokens} tokens "
-            f"holds texts of {teacher.context_tokens - 1}, but the longest prompt and its response have "
+            f"{key} is {shown(model.folder)}, whose context of {model.context_tokens} tokens "
+            f"holds texts of {model.context_tokens - 1}, but the longest prompt and its response have "
             f"{longest_trajectory}. Lower rollout.max_new_tokens or model.context_tokens."
         )
 
@@ -83,7 +123,7 @@ def _check_top_k(recipe: Recipe, num_sampled: int) -> None:
         )
 
 
-def _read_config(folder: Path) -> dict[str, Any]:
+def _read_config(folder: Path, key: str) -> dict[str, Any]:
     """The configuration; where a model has parts, such as vision, that of its text."""
     path = folder / "config.json"
     try:
@@ -92,7 +132,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
         int(config["vocab_size"]), int(config["max_position_embeddings"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"teacher.path is {shown(folder)}, but {path} does not say its vocab_size and "
+            f"{key} is {shown(folder)}, but {path} does not say its vocab_size and "
             f"max_position_embeddings ({type(error).__name__}: {error}). Expected a Hugging Face model "
             "folder."
         ) from error
@@ -135,7 +175,7 @@ def check_same_tokens(folder: Path, other: Path, key: str) -> None:
     more = f"; and {len(differing) - NUM_SHOWN} more" if len(differing) > NUM_SHOWN else ""
     raise InputError(
         f"{key} is {shown(other)}, whose tokenizer differs from that of model.path ({shown(folder)}) in "
-        f"{len(differing)} of {len(own.keys() | others.keys())} token ids: {shown_ids}{more}. Name a teacher "
+        f"{len(differing)} of {len(own.keys() | others.keys())} token ids: {shown_ids}{more}. Name a model "
         "of the same vocabulary."
     )
 
