@@ -99,6 +99,7 @@ class Session:
         self.refusal = ""
         self._known = KnownTurns()
         self._answered: list[RecordedCall] = []
+        self._num_opposed = 0
         self._made: dict[str, list[Call]] = defaultdict(list)
         self._busy: set[str] = set()
         self._replayed: dict[str, deque[list[RecordedCall]]] = defaultdict(deque)
@@ -134,7 +135,8 @@ class Session:
         return {self._trajectory.branch(call.branch).role for call in self._answered}
 
     def num_replies(self) -> int:
-        return len(self._answered)
+        """Those of the policy and of opponents."""
+        return len(self._answered) + self._num_opposed
 
     def own_seconds(self) -> float:
         """Time of the agent itself: without the times when a call waited for its answer."""
@@ -206,6 +208,7 @@ class Session:
             )
             if said is None:
                 raise RequestRefused(OVER)
+            self._num_opposed += 1
             choice.reply = self._recorder.replies.of(
                 request, name, said.tokens, said.logprobs, said.finish, num_prompt_tokens=len(context)
             )

@@ -79,7 +79,7 @@ async def test_a_restart_and_a_crash_of_the_agent_find_the_replies_that_were_giv
 
     async with agents_on(tmp_path, crashes_then_hangs, counted, roles=["player"], rival=differs) as run:
         work = asyncio.create_task(run.play())
-        while num_starts < 2 or sum(each.num_replies() for each in run.player._sessions) < 2:
+        while num_starts < 2 or sum(each.num_replies() for each in run.player._sessions) < 3:
             await asyncio.sleep(0)
         run.player.state.stop()
         await work
@@ -136,6 +136,17 @@ async def test_a_call_beyond_the_limits_is_refused_and_one_of_no_role_names_all(
     named, long, most = refused
     assert named.endswith("player or rival (agent.roles, agent.opponents).")
     assert "no room is left for a reply" in long and "agent.max_calls is 1" in most
+
+
+async def test_an_agent_that_asks_opponents_alone_made_a_call(tmp_path: Path) -> None:
+    async def asks(client: Client) -> Given:
+        await client.say([ASKED], model="rival")
+        return {"rival": 1.0}
+
+    async with agents_on(tmp_path, asks, counted, roles=["player"], rival=countered) as run:
+        (trajectory,) = await run.play()
+        assert run.player.recorder.tally.counts["agents_replied"] == 1
+        assert run.group.scores[trajectory.trajectory_id].outcome == "no_answer"
 
 
 async def test_a_server_that_is_lost_ends_the_run_with_its_reason(tmp_path: Path) -> None:
