@@ -94,6 +94,8 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self._recorder.sessions.pop(self.key, None)
+        if self._group.state is not GroupState.OPEN or self._trajectory.finish is not None:
+            self._recorder.opponents.kept.forget(self._trajectory.trajectory_id)
 
     def _restart(self) -> None:
         self.refusal = ""
@@ -121,9 +123,7 @@ class Session:
         await asyncio.gather(*self._work, return_exceptions=True)
 
     def keep_answered(self) -> None:
-        """Drops what was sampled for no answered call, and replies of opponents. After `stop`, with the group
-        open."""
-        self._recorder.opponents.kept.forget(self._trajectory.trajectory_id)
+        """Drops what was sampled for no answered call. After `stop`, with the group open."""
         keep_calls(self._recorder.queue, self._group, self._trajectory, self._answered)
 
     def has_call(self) -> bool:

@@ -11,7 +11,7 @@ from fakes.chat_codec import END
 from fakes.records import make_queue, make_task, reopen
 
 from asyncrl.errors import ServerError
-from asyncrl.records import Finish
+from asyncrl.records import DropReason, Finish
 from asyncrl.rollout.agents.opponents import KeptReplies, Said
 from asyncrl.rollout.agents.process import Given
 from asyncrl.serving.server import ServerState
@@ -92,6 +92,19 @@ async def test_a_restart_and_a_crash_of_the_agent_find_the_replies_that_were_giv
         assert run.engine.bodies == [] and run.rival.bodies == []
         (line,) = trajectory.lines()
         assert "no 0" in run.text(line) and len(line.turns()) == 2
+
+
+async def test_replies_in_a_group_that_is_dropped_are_forgotten(tmp_path: Path) -> None:
+    async def drops(client: Client) -> Given:
+        await client.say([ASKED], model="rival")
+        run.queue.drop(run.group, DropReason.STALE)
+        await asyncio.Event().wait()
+        return {}
+
+    async with agents_on(tmp_path, drops, counted, roles=["player"], rival=countered) as run:
+        assert await run.play() == []
+        kept = run.player.recorder.opponents.kept
+        assert kept._database.execute("SELECT count(*) FROM replies").fetchone() == (0,)
 
 
 async def test_samples_of_one_call_and_equal_calls_are_apart(tmp_path: Path) -> None:
