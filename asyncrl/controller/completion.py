@@ -23,13 +23,14 @@ from asyncrl.records import Finish, Score, Segment, Trajectory
 from asyncrl.replay.branches import open_line
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.complete import GroupCompletion, Rollouts
+from asyncrl.rollout.complete import GroupCompletion, Rollouts, Verdicts
 from asyncrl.rollout.fault_limit import retried_fault
 from asyncrl.rollout.filter import AdaptiveGroups, SignalFilter
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.group_advantages import Worth, without_turns
+from asyncrl.rollout.judged_groups import GroupVerdicts, NoVerdicts, Shaped
 from asyncrl.rollout.shaping import Shaping
-from asyncrl.rollout.teacher import Teacher
+from asyncrl.rollout.teacher import Teacher, TeacherScoring
 from asyncrl.serving.server_process import ProcessOwner
 from asyncrl.system.places import LOGS
 from asyncrl.tasks.demonstration import Demonstration, Pair
@@ -166,21 +167,24 @@ def make_completion(
     algorithm, replay = inputs.recipe.algorithm, inputs.recipe.replay
     summarize = inputs.recipe.turns.summarize
     revised = {} if summarize is None or summarize.trains else {"revised": without_summaries}
+    verdicts: Verdicts = NoVerdicts(queue, inputs.codec)
+    if has_verdicts:
+        verdicts = GroupVerdicts(
+            *(queue, grader, inputs.codec, waits, Shaped(shaping, inputs.codec)),
+            judges_branches=inputs.recipe.agent.verdict == "branch",
+            is_group_wise=lambda task: inputs.verifiers.is_group_wise(task.verifier),
+        )
+    signal = SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal)
     return GroupCompletion(
         queue,
         rollouts,
-        shaping,
-        grader,
-        inputs.codec,
+        verdicts,
         find_advantage(algorithm),
         algorithm,
-        waits,
-        SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal),
-        judges_branches=inputs.recipe.agent.verdict == "branch",
+        signal.lets_through,
         ended=dropped.ended,
-        is_group_wise=lambda task: has_verdicts and inputs.verifiers.is_group_wise(task.verifier),
-        adaptive=adaptive,
-        teacher=teacher,
+        extends=None if adaptive is None else adaptive.extends,
+        scores=None if teacher is None else TeacherScoring(teacher, queue),
         has_verdicts=has_verdicts,
         **revised,
     )

@@ -1,36 +1,21 @@
-"""From an open group to a ready one: generation, a verdict per trajectory as it ends, and the teacher's
-log-probs beside it where there is a teacher; then advantages."""
+"""From an open group to a ready one: generation, a verdict per trajectory as it ends, and scores of its
+tokens beside it where a part asks for some; then advantages."""
 
 import asyncio
-import contextlib
-import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from asyncrl.algorithms.advantages import Advantage
-from asyncrl.loops.waits import Blocker, BlockerKind, Waits
-from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
-from asyncrl.records import DropReason, Score, Task, Trajectory
+from asyncrl.records import DropReason, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.credits import credits_of, joint_score, judged_lines
-from asyncrl.rollout.filter import AdaptiveGroups, SignalFilter, naming
 from asyncrl.rollout.generate import GenerationFailed
-from asyncrl.rollout.grade import Answer, Grader
-from asyncrl.rollout.group_advantages import Worth, worths_of
-from asyncrl.rollout.shaping import Shaping
-from asyncrl.rollout.teacher import Teacher
-from asyncrl.rollout.told_task import conversation_in
-from verifiers.storable import storable
+from asyncrl.rollout.group_advantages import Worth, naming, worths_of
 
 log = logging.getLogger(__name__)
-
-UNJUDGED = "unjudged"
-"""Outcome of a response that no verifier was asked about: a teacher alone says what it is worth."""
 
 
 class Rollouts(Protocol):
@@ -41,31 +26,52 @@ class Rollouts(Protocol):
         ...
 
 
+class Verdicts(Protocol):
+    """`TrajectoryVerdicts`, or verdicts on more than one trajectory."""
+
+    def are_together(self, group: Group) -> bool:
+        """Whether all responses of the group are judged at once, by `judge_together`."""
+        ...
+
+    async def judge(self, group: Group, trajectory: Trajectory) -> None:
+        """Records a score of the trajectory, which has ended."""
+        ...
+
+    async def judge_together(self, group: Group, trajectories: Sequence[Trajectory]) -> None: ...
+
+
+class Scores(Protocol):
+    """Scores of sampled tokens, beside the verdict (`TeacherScoring`)."""
+
+    def lacks(self, group: Group, trajectory: Trajectory) -> bool:
+        """Whether the scores of the trajectory are to be asked for, once it is over."""
+        ...
+
+    async def ask(self, group: Group, trajectory: Trajectory) -> None:
+        """Records them, unless they are refused."""
+        ...
+
+
 @dataclass(frozen=True)
 class GroupCompletion:
     """The rollout loop's body."""
 
     queue: ReplayQueue
     rollouts: Rollouts
-    shaping: Shaping
-    grader: Grader
-    codec: TextCodec
+    verdicts: Verdicts
     advantage: Advantage
     algorithm: Algorithm
-    waits: Waits
-    filter: SignalFilter
-    judges_branches: bool = False
-    """Whether each branch of an agent has a verdict of its own (agent.verdict)."""
+    lets_through: Callable[[Group], bool]
+    """Whether the trainer gets a graded group (`SignalFilter`)."""
     revised: Callable[[Trajectory, Worth], Worth] = lambda trajectory, worth: worth
     """From the worth of a trajectory to the one that is trained."""
     ended: Callable[[Group, DropReason | None], None] = lambda group, reason: None
     """Told of each group that becomes ready (None) or is dropped."""
-    is_group_wise: Callable[[Task], bool] = lambda task: False
-    """Whether the task's verifier judges all responses of a group together, once they are there."""
-    adaptive: AdaptiveGroups | None = None
-    """None where groups are admitted whole."""
-    teacher: Teacher | None = None
-    """Scores what was sampled, in on-policy distillation."""
+    extends: Callable[[Group, bool], bool] | None = None
+    """Whether a graded group, one of whose advantages is not 0 or none, gets more trajectories
+    (`AdaptiveGroups`); None where groups are admitted whole."""
+    scores: Scores | None = None
+    """Scores of what was sampled, beside verdicts: those of a teacher."""
     has_verdicts: bool = True
     """Whether verifiers judge the responses."""
 
@@ -76,10 +82,10 @@ class GroupCompletion:
         When it is dropped meanwhile (it became too stale), this ends too.
         """
         has_failed = await self._generate(group)
-        if self.adaptive is not None and self._is_graded(group):
+        if self.extends is not None and self._is_graded(group):
             with naming(group):
                 teaches = any(_has_gradient(worth) for _, worth in self._worths(group))
-            if self.adaptive.extends(group, teaches=teaches):
+            if self.extends(group, teaches):
                 self.queue.extend(group)
                 has_failed = await self._generate(group)
         if group.state is not GroupState.OPEN:
@@ -94,120 +100,37 @@ class GroupCompletion:
         return group.state is GroupState.OPEN and not _without_verdict(group)
 
     def _lacks_scores(self, group: Group, trajectory: Trajectory) -> bool:
-        """Whether the teacher is to be asked, once the trajectory is over."""
-        return (
-            self.teacher is not None
-            and not trajectory.is_greedy
-            and any(
-                line.num_sampled_tokens() and line.trajectory_id not in group.teacher_scores
-                for line in trajectory.lines()
-            )
-        )
+        return self.scores is not None and self.scores.lacks(group, trajectory)
 
     async def _generate(self, group: Group) -> bool:
         """Generates and grades its trajectories, and has them scored, as far as the run lives; whether
         generation failed."""
-        has_failed, is_group_wise = False, self.is_group_wise(group.task)
+        has_failed, are_together = False, self.verdicts.are_together(group)
         async with asyncio.TaskGroup() as verdicts:
             for trajectory in group.trajectories:
                 if trajectory.finish is not None and self._lacks_scores(group, trajectory):
-                    verdicts.create_task(self._ask_teacher(group, trajectory))
+                    verdicts.create_task(self._score(group, trajectory))
             for trajectory in _without_verdict(group):
-                if trajectory.finish is not None and not is_group_wise:
-                    verdicts.create_task(self._grade(group, trajectory))
+                if trajectory.finish is not None and not are_together:
+                    verdicts.create_task(self.verdicts.judge(group, trajectory))
             try:
                 async for trajectory in self.rollouts.run(group):
                     if self._lacks_scores(group, trajectory):
-                        verdicts.create_task(self._ask_teacher(group, trajectory))
+                        verdicts.create_task(self._score(group, trajectory))
                     # An environment may have given the verdict already.
-                    if trajectory.trajectory_id not in group.scores and not is_group_wise:
-                        verdicts.create_task(self._grade(group, trajectory))
+                    if trajectory.trajectory_id not in group.scores and not are_together:
+                        verdicts.create_task(self.verdicts.judge(group, trajectory))
             except GenerationFailed as error:
                 log.error("group %d is dropped: %s", group.group_id, error)
                 has_failed = True
         left = _without_verdict(group)
-        if left and is_group_wise and not has_failed and all(each.finish is not None for each in left):
-            await self._grade_together(group, left)
+        if left and are_together and not has_failed and all(each.finish is not None for each in left):
+            await self.verdicts.judge_together(group, left)
         return has_failed
 
-    async def _ask_teacher(self, group: Group, trajectory: Trajectory) -> None:
-        assert self.teacher is not None
-        found = await self.teacher.scores(trajectory)
-        if found is not None and group.state is GroupState.OPEN:
-            self.queue.teach(group, found)
-
-    async def _grade(self, group: Group, trajectory: Trajectory) -> None:
-        if not self.has_verdicts:
-            text = storable(self.codec.decode(trajectory.answer_tokens()))
-            self.queue.score(group, trajectory, Score(UNJUDGED, None, 0.0, None, "", 0.0), text)
-            return
-        if self.judges_branches and len(lines := judged_lines(trajectory)) > 1:
-            await self._grade_branches(group, trajectory, lines)
-            return
-        asked = self._answer(trajectory)
-        with self._waiting(group, trajectory):
-            score = await self.grader.grade(
-                group.task, asked.text, asked.conversation, num_turns=asked.num_turns
-            )
-        if group.state is GroupState.OPEN:
-            self.queue.score(group, trajectory, self._shaped(score, trajectory), storable(asked.text))
-
-    async def _grade_together(self, group: Group, trajectories: list[Trajectory]) -> None:
-        answers = [self._answer(trajectory) for trajectory in trajectories]
-        with contextlib.ExitStack() as waiting:
-            for trajectory in trajectories:
-                waiting.enter_context(self._waiting(group, trajectory))
-            scores = await self.grader.grade_group(group.task, answers)
-        if group.state is GroupState.OPEN:
-            self.queue.score_all(
-                group,
-                [
-                    (trajectory, self._shaped(score, trajectory), storable(answer.text))
-                    for trajectory, score, answer in zip(trajectories, scores, answers, strict=True)
-                ],
-            )
-
-    def _answer(self, trajectory: Trajectory) -> Answer:
-        text = self.codec.decode(trajectory.answer_tokens())
-        conversation = partial(conversation_in, trajectory, self.codec)
-        return Answer(text, conversation, len(trajectory.turn_lengths()))
-
-    def _waiting(self, group: Group, trajectory: Trajectory) -> contextlib.AbstractContextManager[None]:
-        verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
-        return self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict)
-
-    def _shaped(self, score: Score, trajectory: Trajectory) -> Score:
-        score = self.shaping.of(score, trajectory, trajectory.finish)
-        return dataclasses.replace(score, credits=credits_of(score, trajectory, self.codec))
-
-    async def _grade_branches(
-        self, group: Group, trajectory: Trajectory, lines: Sequence[Trajectory]
-    ) -> None:
-        """All verdicts, recorded together: a restart asks for all of them again, or for none."""
-        texts = [self.codec.decode(line.answer_tokens()) for line in lines]
-        verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
-        with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict):
-            graded = await asyncio.gather(
-                *(
-                    self.grader.grade(
-                        group.task,
-                        text,
-                        partial(conversation_in, line, self.codec),
-                        num_turns=len(line.turn_lengths()),
-                    )
-                    for line, text in zip(lines, texts, strict=True)
-                )
-            )
-        if group.state is not GroupState.OPEN:
-            return
-        scores = {}
-        for line, score in zip(lines, graded, strict=True):
-            score = self.shaping.of(score, line, trajectory.finish)
-            credits = credits_of(score, line, self.codec)
-            scores[line.trajectory_id] = dataclasses.replace(score, credits=credits)
-        told = {line.trajectory_id: storable(text) for line, text in zip(lines, texts, strict=True)}
-        answer = storable(self.codec.decode(trajectory.answer_tokens()))
-        self.queue.score(group, trajectory, joint_score(trajectory, scores), answer, told)
+    async def _score(self, group: Group, trajectory: Trajectory) -> None:
+        assert self.scores is not None
+        await self.scores.ask(group, trajectory)
 
     def _worths(self, group: Group) -> list[tuple[Trajectory, Worth]]:
         """Advantage of each sampled trajectory of a graded group; none where the group is too small."""
@@ -240,7 +163,7 @@ class GroupCompletion:
             self._drop(group, DropReason.FAULT)
             return
         self.queue.has_signal(group)
-        if not self.filter.lets_through(group):
+        if not self.lets_through(group):
             self._drop(group, DropReason.NO_SIGNAL)
             return
         found = {trajectory.trajectory_id: worth for trajectory, worth in worths}

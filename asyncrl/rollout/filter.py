@@ -1,18 +1,17 @@
 """Which groups are sampled whole, more of, or left out: pilots, oversampling, dynamic sampling."""
 
-import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, has_signal
 from asyncrl.algorithms.branches import line_advantages
-from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 from asyncrl.records import PolicyVersion, Score, Task, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.credits import line_rewards
+from asyncrl.rollout.group_advantages import naming
 from asyncrl.tasks.pass_rates import PassRates
 
 
@@ -38,7 +37,7 @@ class AdaptiveGroups:
     decided: Callable[[Group, bool], None] = lambda group, is_extended: None
     """Told of each decision about a pilot."""
 
-    def extends(self, group: Group, *, teaches: bool) -> bool:
+    def extends(self, group: Group, teaches: bool) -> bool:
         """Whether `group`, all of which is graded, gets the rest of its trajectories. `teaches`: one of its
         advantages is not 0."""
         num_more = self.num_samples - len(group.trajectories)
@@ -101,18 +100,6 @@ def _raw(score: Score) -> Score:
     """The score with correctness in the place of the reward."""
     branches = {name: replace(each, reward=each.correctness) for name, each in score.branches.items()}
     return replace(score, reward=score.correctness, branches=branches)
-
-
-@contextlib.contextmanager
-def naming(group: Group) -> Iterator[None]:
-    """Adds to an InputError which group it is about, and that nothing of the group is lost."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(
-            f"{error} It was asked about group {group.group_id}, of the task {group.task.task_id}. Fix it "
-            f"and run the same command again: the run resumes with every response that it has."
-        ) from error
 
 
 @dataclass(slots=True)

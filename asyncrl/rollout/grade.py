@@ -6,19 +6,25 @@ counted and kept all the same.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from asyncrl.loops.waits import Blocker, BlockerKind, Waits
+from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Verifying
-from asyncrl.records import Score, Task, VerifierSpec
+from asyncrl.records import Finish, Score, Task, Trajectory, VerifierSpec
+from asyncrl.replay.group import Group, GroupState
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.fault_limit import FaultWatch
-from asyncrl.rollout.told_task import Conversation, told_task
+from asyncrl.rollout.told_task import Conversation, conversation_in, told_task
 from asyncrl.rollout.verdict_waits import VerdictWaits
 from asyncrl.tasks.verifier_cache import VerifierCache, reference_of
 from verifiers.groups import all_faults
 from verifiers.own import in_thread, is_built_in
 from verifiers.pool import VerifierPool
+from verifiers.storable import storable
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import AnswerVerifier
 from verifiers.weighted_sum import weighted_sum
@@ -233,3 +239,41 @@ class Grader:
             "verifier_fast_total": self._pool.num_fast,
             **{f"judge_{name}_total": count for name, count in self._pool.counters().items()},
         }
+
+
+@dataclass(frozen=True)
+class TrajectoryVerdicts:
+    """Gives each trajectory a verdict of its own, once it has ended."""
+
+    queue: ReplayQueue
+    grader: Grader
+    codec: TextCodec
+    waits: Waits
+    shaped: Callable[[Score, Trajectory, Finish | None], Score]
+    """The score of a trajectory or branch that ended so, with what the recipe adds to a verdict."""
+
+    def are_together(self, group: Group) -> bool:
+        """Whether the verifier judges all responses of the group, once they are there."""
+        return False
+
+    async def judge(self, group: Group, trajectory: Trajectory) -> None:
+        asked = self.answer(trajectory)
+        with self.waiting(group, trajectory):
+            score = await self.grader.grade(
+                group.task, asked.text, asked.conversation, num_turns=asked.num_turns
+            )
+        if group.state is GroupState.OPEN:
+            shaped = self.shaped(score, trajectory, trajectory.finish)
+            self.queue.score(group, trajectory, shaped, storable(asked.text))
+
+    async def judge_together(self, group: Group, trajectories: Sequence[Trajectory]) -> None:
+        raise NotImplementedError("each trajectory is judged by itself")
+
+    def answer(self, trajectory: Trajectory) -> Answer:
+        text = self.codec.decode(trajectory.answer_tokens())
+        conversation = partial(conversation_in, trajectory, self.codec)
+        return Answer(text, conversation, len(trajectory.turn_lengths()))
+
+    def waiting(self, group: Group, trajectory: Trajectory) -> AbstractContextManager[None]:
+        verdict = Blocker(BlockerKind.VERDICT, group.task.verifier.name)
+        return self.waits.waiting(f"trajectory {trajectory.trajectory_id}", verdict)

@@ -1,13 +1,16 @@
 """The advantages of a graded group, from its rewards and from the credits inside its trajectories."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
 from asyncrl.algorithms.branches import line_advantages, mean_reward
 from asyncrl.algorithms.turns import TurnRewards, as_runs, credits_by_turn, turns
+from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Score, Trajectory, TurnAdvantages
+from asyncrl.replay.group import Group
 from asyncrl.rollout.credits import branch_turns, line_rewards, total_reward
 
 CREDITS = "credits"
@@ -59,6 +62,18 @@ def worths_of(
         rewards, lengths, baseline, parts if any(parts) else (), min_size=algorithm.min_group_size()
     )
     return [Worth(each) for each in group_advantages(group, advantage, algorithm)]
+
+
+@contextlib.contextmanager
+def naming(group: Group) -> Iterator[None]:
+    """Adds to an InputError which group it is about, and that nothing of the group is lost."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(
+            f"{error} It was asked about group {group.group_id}, of the task {group.task.task_id}. Fix it "
+            f"and run the same command again: the run resumes with every response that it has."
+        ) from error
 
 
 def without_turns(worth: Worth, lengths: Sequence[int], are_left_out: Sequence[bool]) -> Worth:

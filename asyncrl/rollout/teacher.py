@@ -7,6 +7,7 @@ answer."""
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import TypedDict
 
 import aiohttp
@@ -15,6 +16,8 @@ from asyncrl.errors import AsyncrlError, RequestRefused, ServerError
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits, now_seconds
 from asyncrl.model.top_tokens import pack_top
 from asyncrl.records import Segment, TeacherScores, Trajectory
+from asyncrl.replay.group import Group, GroupState
+from asyncrl.replay.queue import ReplayQueue
 from asyncrl.serving.server_process import MAX_RESTARTS, ProcessOwner
 from asyncrl.serving.sglang import health, scores
 from asyncrl.system.plugins import FaultsInARow
@@ -189,6 +192,25 @@ class Teacher:
                 f"the last time: {error} Correct it and run the same command again: the run resumes, with "
                 "every response that it has."
             ) from error
+
+
+@dataclass(frozen=True)
+class TeacherScoring:
+    """The teacher's word on the trajectories of groups."""
+
+    teacher: Teacher
+    queue: ReplayQueue
+
+    def lacks(self, group: Group, trajectory: Trajectory) -> bool:
+        return not trajectory.is_greedy and any(
+            line.num_sampled_tokens() and line.trajectory_id not in group.teacher_scores
+            for line in trajectory.lines()
+        )
+
+    async def ask(self, group: Group, trajectory: Trajectory) -> None:
+        found = await self.teacher.scores(trajectory)
+        if found is not None and group.state is GroupState.OPEN:
+            self.queue.teach(group, found)
 
 
 def _sampled_places(line: Trajectory) -> list[int]:

@@ -13,6 +13,7 @@ from asyncrl.controller.completion import make_completion
 from asyncrl.recipe import Agent, Turns
 from asyncrl.replay.group import Group
 from asyncrl.rollout.agents.kit import make_agent_kit
+from asyncrl.rollout.judged_groups import GroupVerdicts
 
 LONG_CONTEXT = 32_000
 """The library's instructions alone are 5,000 characters, each of which is a token here."""
@@ -132,4 +133,5 @@ def test_the_recipe_says_whether_branches_are_judged_each(verdict: str) -> None:
     parts: Any = SimpleNamespace(ended=unused, has_signal=unused)
     known: Any = SimpleNamespace(recipe=recipe, codec=unused)
     made = make_completion(known, parts, unused, unused, unused, unused, parts, None)
-    assert made.judges_branches == (verdict == "branch")
+    assert isinstance(made.verdicts, GroupVerdicts)
+    assert made.verdicts.judges_branches == (verdict == "branch")

@@ -10,14 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from fakes.completions import completion_on
 from fakes.records import correctness_differs, make_queue
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.journal.reader import GroupFilter
-from asyncrl.loops.waits import Waits
 from asyncrl.observe.terminal.live import LiveLine
 from asyncrl.observe.terminal.postmortem import RecentEvents, write_post_mortem
 from asyncrl.readers.page.app import export
@@ -26,10 +25,7 @@ from asyncrl.readers.page.runs import Run
 from asyncrl.recipe import Algorithm, Verifying
 from asyncrl.records import Finish, Segment, Task, VerifierSpec
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.shaping import Shaping
 from asyncrl.run.metrics_file import MetricsWriter, read_metrics
 from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.storable import MAX_EXTRACTED_CHARACTERS, MAX_WORDS_CHARACTERS, storable
@@ -88,17 +84,7 @@ def grade(queue: ReplayQueue, folder: Path, responses: list[str]) -> None:
         ) as grader:
             generator = SimpleNamespace(limit_tokens=lambda trajectory: 10, run=lambda group: nothing())
             codec = SimpleNamespace(decode=lambda tokens: texts[tuple(tokens)])
-            completion = GroupCompletion(
-                queue,
-                generator,  # type: ignore[arg-type]
-                Shaping(algorithm, generator),  # type: ignore[arg-type]
-                grader,
-                codec,  # type: ignore[arg-type]
-                find_advantage(algorithm),
-                algorithm,
-                Waits(),
-                SignalFilter(False, 1, correctness_differs),
-            )
+            completion = completion_on(queue, generator, grader, codec, algorithm, correctness_differs)
             await completion.run(group)
 
     asyncio.run(run())

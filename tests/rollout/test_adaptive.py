@@ -9,20 +9,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from fakes.completions import completion_on
 from fakes.records import correctness_differs, make_score, make_task
 
 from asyncrl.algorithms.advantages import GroupRewards, find_advantage, group_advantages
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, RowVisit, Score, Segment, Task, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.filter import AdaptiveGroups, SignalFilter
-from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.filter import AdaptiveGroups
 from asyncrl.tasks.pass_rates import PassRates
 
 PILOT, WHOLE = 2, 6
@@ -70,19 +68,11 @@ def complete(
     queue: ReplayQueue, group: Group, model: Model, min_chance: float = 0.5, rates: PassRates | None = None
 ) -> None:
     algorithm = Algorithm(advantage="dr_grpo")
-    completion = GroupCompletion(
-        queue,
-        model,
-        Shaping(algorithm, model),  # type: ignore[arg-type]
-        model,  # type: ignore[arg-type]
-        SimpleNamespace(decode=lambda tokens: str(tokens[0])),  # type: ignore[arg-type]
-        find_advantage(algorithm),
-        algorithm,
-        Waits(),
-        SignalFilter(False, 1, correctness_differs),
-        adaptive=AdaptiveGroups(
-            WHOLE, min_chance, rates or PassRates(1, half_life=10), lambda task: 0, queue.reached_version
-        ),
+    known = rates or PassRates(1, half_life=10)
+    adaptive = AdaptiveGroups(WHOLE, min_chance, known, lambda task: 0, queue.reached_version)
+    codec = SimpleNamespace(decode=lambda tokens: str(tokens[0]))
+    completion = completion_on(
+        *(queue, model, model, codec, algorithm, correctness_differs), extends=adaptive.extends
     )
     asyncio.run(completion.run(group))
 

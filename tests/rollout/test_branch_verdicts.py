@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fakes.completions import completion_on
 from fakes.records import make_score, make_task
 from rollout.test_complete import journal_queue
 
@@ -15,16 +16,13 @@ from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.explain import explain_group, explain_trajectory
 from asyncrl.journal.reader import JournalReader
-from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Finish, Observed, RecordedCall, Score, Segment, Task, Trajectory
 from asyncrl.replay.branches import open_line, record_call
 from asyncrl.replay.group import Group, GroupState, sequences_of
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
-from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.filter import SignalFilter, group_signal
-from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.filter import group_signal
 
 OWN = """
 def broken(group, algorithm):
@@ -77,10 +75,11 @@ def complete(
     section = Algorithm(**{"advantage": "rloo", **algorithm})  # type: ignore[arg-type]
     generator = SimpleNamespace(limit_sampled_tokens=lambda line: 4, run=lambda group: _nothing())
     signal = group_signal(find_advantage(section), section)
-    completion = GroupCompletion(
-        *(queue, generator, Shaping(section, generator), grader),  # type: ignore[arg-type]
-        SimpleNamespace(decode=lambda tokens: " ".join(map(str, tokens))),  # type: ignore[arg-type]
-        *(find_advantage(section), section, Waits(), SignalFilter(True, 10, signal)),
+    codec = SimpleNamespace(decode=lambda tokens: " ".join(map(str, tokens)))
+    completion = completion_on(
+        *(queue, generator, grader, codec, section, signal),
+        drops=True,
+        most_dropped=10,
         judges_branches=is_by_branch,
     )
     asyncio.run(completion.run(group))

@@ -7,23 +7,19 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fakes.completions import completion_on
 from fakes.records import batch_of, correctness_differs, make_score, make_task
 
-from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import InputError
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, Observed, Score, Segment, Task
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.filter import SignalFilter
-from asyncrl.rollout.shaping import Shaping
 
 LIMIT = 10
 
@@ -43,17 +39,8 @@ class Grades:
 def complete(queue: ReplayQueue, algorithm: Algorithm, group: Group, *rewards: float | None) -> None:
     """Grades a generated group and readies or drops it."""
     generator = SimpleNamespace(limit_sampled_tokens=lambda trajectory: LIMIT, run=lambda group: _nothing())
-    completion = GroupCompletion(
-        queue,
-        generator,  # type: ignore[arg-type]
-        Shaping(algorithm, generator),  # type: ignore[arg-type]
-        Grades(*rewards),  # type: ignore[arg-type]
-        SimpleNamespace(decode=lambda tokens: "text"),  # type: ignore[arg-type]
-        find_advantage(algorithm),
-        algorithm,
-        Waits(),
-        SignalFilter(False, 1, correctness_differs),
-    )
+    codec = SimpleNamespace(decode=lambda tokens: "text")
+    completion = completion_on(queue, generator, Grades(*rewards), codec, algorithm, correctness_differs)
     asyncio.run(completion.run(group))
 
 

@@ -4,20 +4,17 @@ import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 
+from fakes.completions import completion_on
 from fakes.records import batch_of, make_queue, make_task, reopen
 from rollout.test_complete import Grades, _nothing, generated
 
-from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.journal.batches import load_batch
-from asyncrl.loops.waits import Waits
 from asyncrl.model.top_tokens import pack_top, top_size
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, Segment, TeacherScores, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.filter import SignalFilter
-from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.teacher import TeacherScoring
 
 
 class Teaches:
@@ -47,18 +44,13 @@ def complete(
 ) -> None:
     generator = SimpleNamespace(limit_sampled_tokens=lambda trajectory: 10, run=lambda group: _nothing())
     algorithm = Algorithm(advantage="dr_grpo")
-    completion = GroupCompletion(
-        queue,
-        generator,  # type: ignore[arg-type]
-        Shaping(algorithm, generator),  # type: ignore[arg-type]
-        Grades(*rewards),  # type: ignore[arg-type]
-        SimpleNamespace(decode=lambda tokens: "text"),  # type: ignore[arg-type]
-        find_advantage(algorithm),
-        algorithm,
-        Waits(),
+    completion = completion_on(
+        *(queue, generator, Grades(*rewards), SimpleNamespace(decode=lambda tokens: "text"), algorithm),
         # As the controller makes it with a teacher: every group has a signal.
-        SignalFilter(drops, 100, lambda group: True),
-        teacher=teacher,  # type: ignore[arg-type]
+        lambda group: True,
+        drops=drops,
+        most_dropped=100,
+        scores=TeacherScoring(teacher, queue),  # type: ignore[arg-type]
         has_verdicts=has_verdicts,
     )
     asyncio.run(completion.run(group))

@@ -8,21 +8,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from fakes.completions import completion_on
 from fakes.records import correctness_differs, make_score
 
-from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import InputError
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Algorithm, Verifying
 from asyncrl.records import DropReason, Finish, Segment, Task, Trajectory, VerifierSpec
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.shaping import Shaping
 from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache
 from verifiers.own import Gold
 
@@ -96,16 +93,8 @@ def completion_of(
     queue: ReplayQueue, rollouts: OneByOne, grader: Grader, cache: VerifierCache
 ) -> GroupCompletion:
     algorithm = Algorithm(advantage="dr_grpo")
-    return GroupCompletion(
-        queue,
-        rollouts,
-        Shaping(algorithm, rollouts),  # type: ignore[arg-type]
-        grader,
-        CODEC,  # type: ignore[arg-type]
-        find_advantage(algorithm),
-        algorithm,
-        Waits(),
-        SignalFilter(False, 1, correctness_differs),
+    return completion_on(
+        *(queue, rollouts, grader, CODEC, algorithm, correctness_differs),
         is_group_wise=lambda task: cache.is_group_wise(task.verifier),
     )
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from fakes.agents import Client, Played, Refused, agents_on
 from fakes.chat_codec import END
+from fakes.completions import completion_on
 from fakes.records import make_task, reopen
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.journal.explain import explain_group, explain_trajectory
 from asyncrl.journal.reader import JournalReader
-from asyncrl.loops.waits import Waits
 from asyncrl.recipe import Algorithm
 from asyncrl.replay.group import GroupState, sequences_of
 from asyncrl.rollout.agents.process import Given, read_verdict
 from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.filter import SignalFilter, group_signal
+from asyncrl.rollout.filter import group_signal
 
 ROLES = ("proposer", "checker")
 ASKED = {"role": "user", "content": "Guess."}
@@ -217,9 +217,12 @@ async def test_a_restart_in_the_middle_of_an_episode_goes_on_with_the_other_role
 def completion_of(run: Played, algorithm: Algorithm) -> GroupCompletion:
     signal = group_signal(find_advantage(algorithm), algorithm)
     unused: Any = None
-    return GroupCompletion(
-        *(run.queue, run.player, run.player.shaping, unused, run.codec),
-        *(find_advantage(algorithm), algorithm, Waits(), SignalFilter(True, 9, signal)),
+    limits = run.player.shaping.limits
+    return completion_on(
+        *(run.queue, run.player, unused, run.codec, algorithm, signal),
+        drops=True,
+        most_dropped=9,
+        limits=limits,
     )
 
 
