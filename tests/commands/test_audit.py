@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from fakes.audited_run import write_audited_run
+from fakes.commands import Command
 
 from asyncrl.commands import audit
 from asyncrl.commands import main as cli
@@ -70,11 +71,8 @@ def test_disagreements_are_found_by_kind(run: Path, capsys: pytest.CaptureFixtur
     assert cli.main(["journal", "runs/mine", "--trajectory", example["trajectory_id"]]) == 0
 
 
-def test_it_is_told_on_a_terminal_with_an_example_of_each(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["audit", "runs/mine"]) == 0
-    said = capsys.readouterr().out
+def test_it_is_told_on_a_terminal_with_an_example_of_each(run: Path, command: Command) -> None:
+    said = command("audit", "runs/mine").out
     assert "8 of 8 drawn responses graded again, of 8 trained. Recorded by math, again by math." in said
     assert "1 faults in the journal, in no rate." in said and "steps 2-2" in said
     assert "undeserved (rewarded, but wrong by the other): 00000002-00, task train:1, step 2" in said
@@ -162,13 +160,12 @@ def test_ctrl_c_prints_what_is_there(
 
 
 def test_a_verifier_without_verdicts_ends_the_audit_with_its_error(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugins, "MIN_SECONDS", 0.0)
     Path("broken.py").write_text(OTHER.replace('if "9" in response', "if True"))
     words = ["verifying.max_faults_in_a_row=3", "verifying.num_workers=1", "rollout.max_fault_retries=0"]
-    assert cli.main(["audit", "runs/mine", "--json", "--verifier", "./broken.py:Strict", *words]) == 1
-    said = capsys.readouterr()
+    said = command("audit", "runs/mine", "--json", "--verifier", "./broken.py:Strict", *words, code=1)
     assert "gave no verdict on 3 responses in a row (verifying.max_faults_in_a_row)" in said.err
     assert "a nine" in said.err and "Traceback" not in said.err
     found = json.loads(said.out)
@@ -196,14 +193,11 @@ def test_a_verifier_without_verdicts_ends_the_audit_with_its_error(
         (["agent.command=[x]", "agent.may_give_verdict=true", "agent.roles=[a, b]"], "agent.roles"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    run: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
-) -> None:
+def test_a_mistake_is_one_sentence(run: Path, command: Command, words: list[str], sentence: str) -> None:
     Path("bad.jsonl").write_text('{"task": 1}')
     Path("twice.jsonl").write_text('{"task_id": "a", "answer": 1}\n{"task_id": "a", "answer": 1}')
     Path("far.jsonl").write_text('{"task_id": "elsewhere:1", "answer": "1"}')
-    assert cli.main(["audit", "runs/mine", *words]) == 2
-    said = capsys.readouterr().err
+    said = command("audit", "runs/mine", *words, code=2).err
     assert sentence in said and "Traceback" not in said
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.commands import Command
 from fakes.compared_runs import write_run
 from fakes.finished_run import record_start
 from fakes.refusals import without_page
@@ -46,11 +47,8 @@ def runs(tmp_path: Path) -> list[Path]:
     ]
 
 
-def test_the_better_run_is_named_with_points_interval_and_tasks(
-    runs: list[Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["compare", *map(str, runs)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+def test_the_better_run_is_named_with_points_interval_and_tasks(runs: list[Path], command: Command) -> None:
+    said = " ".join(command("compare", *runs).out.split())
     # centre 16 / 42, half 1.96 x sqrt((25 / 42 - (16 / 42)^2) / 42) = 0.203
     assert "held-out, greedy accuracy: cispo beats ppo by 40.0 points, 95% 17.8 to 58.4" in said
     assert "24 of 40 tasks answered differently (right in cispo alone 20, in ppo alone 4)." in said

@@ -4,6 +4,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from fakes.commands import Command
 from fakes.newcomer import write_project
 from fakes.refusals import without_page
 
@@ -24,9 +25,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().err.strip()
 
 
-def test_the_list_has_every_benchmark_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["eval", "--list"]) == 0
-    said = capsys.readouterr().out
+def test_the_list_has_every_benchmark_with_its_source(command: Command) -> None:
+    said = command("eval", "--list").out
     for name, benchmark in CATALOG.items():
         assert name in said and benchmark.source.path in said
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+from fakes.commands import Command
 from fakes.newcomer import write_project
 
 from asyncrl.commands import main as cli
@@ -214,20 +215,17 @@ def test_a_chat_template_that_rewrites_earlier_turns_is_noted(
         assert "leaves out the content of a message of the role 'tool'" in capsys.readouterr().err
 
 
-def test_a_stage_that_learns_rows_shows_which_tokens_are_learned(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_stage_that_learns_rows_shows_which_tokens_are_learned(project: Path, command: Command) -> None:
     rows = [{"prompt": "1+2=", "response": "3", "chosen": "3", "rejected": "4"}]
     (project / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     (project / "rows.yaml").write_text(
         "name: rows\nmodel: {path: model}\ndata: {train: train.jsonl}\nevaluation: {every_steps: 0}\n"
     )
     for stage, shown in (("sft", ["3"]), ("dpo", ["3", "4"])):
-        assert cli.main(["prompt", str(project / "rows.yaml"), f"stage={stage}", "--tokens"]) == 0
-        lines = capsys.readouterr().out.splitlines()
+        lines = command("prompt", project / "rows.yaml", f"stage={stage}", "--tokens").out.splitlines()
         assert [line for line in lines if "[learned:" in line and "1+2" in line] == [
             f"1+2=[learned:{text}<eos>]" for text in shown
         ]
         assert sum(line.split()[:1] == ["learned"] for line in lines) == 2 * len(shown)
-    assert cli.main(["difficulty", str(project / "rows.yaml"), "stage=sft"]) == 2
-    assert "the recipe's stage is sft, which learns rows" in capsys.readouterr().err
+    said = command("difficulty", project / "rows.yaml", "stage=sft", code=2).err
+    assert "the recipe's stage is sft, which learns rows" in said

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fakes.commands import Command
 from fakes.gguf_files import TOKENS, write_gguf
 from fakes.hub import Hub, running_hub
 from fakes.models import write_model
@@ -160,9 +161,8 @@ def test_a_run_that_lost_its_model_fetches_the_same_commit_unless_it_is_complete
     assert model_folder(recorded.model).name == first and hub.requests
 
 
-def test_a_plan_needs_nothing_but_config_json(project: Path, hub: Hub, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["plan", "recipe.yaml"]) == 0
-    assert "tiny/model: Qwen3ForCausalLM" in capsys.readouterr().out
+def test_a_plan_needs_nothing_but_config_json(project: Path, hub: Hub, command: Command):
+    assert "tiny/model: Qwen3ForCausalLM" in command("plan", "recipe.yaml").out
     fetched = [request for request in hub.requests if request.startswith("GET /tiny/model/resolve")]
     assert [request.rpartition("/")[2] for request in fetched] == ["config.json"]
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.commands import Command
 from fakes.statuses import make_status
 
-from asyncrl.commands.main import main
 from asyncrl.errors import DiskError, Diverged, InputError, ServerError
 from asyncrl.launch.restarts import failure_recorded, keep_training, record_cause
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
@@ -142,11 +142,10 @@ def fail(folder: Path, error: BaseException) -> None:
 
 
 def test_the_cause_of_a_failed_start_is_in_status_and_in_every_view_of_the_page(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, command: Command
 ) -> None:
     fail(folder, InputError(f"The run cannot start: {DIED}"))
-    assert main(["status", str(folder)]) == 1
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(command("status", folder, code=1).out.split())
     assert "state failed" in said
     assert "cause InputError: The run cannot start: server 0 ended while it started" in said
     run = Run("run", folder)

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from fakes.commands import Command
 from fakes.launch_trainer import finish_trainer, read_log, start_trainer
 from fakes.models import random_batch, write_model, write_tokenizer
 from fakes.queue_service import FakeQueueService
@@ -306,34 +307,29 @@ def test_steps_on_both_sides_of_a_changed_learning_rate_are_identical(
     ("step", "words"),
     [("5", "step 5 is not in .*which holds steps 1 to 4"), ("0", "step 0 is not in .*steps 1 to 4")],
 )
-def test_a_step_that_was_not_taken_is_said(
-    recorded: Path, step: str, words: str, capsys: pytest.CaptureFixture[str]
-):
-    assert cli.main(["reproduce", str(recorded), step]) == 2
-    assert re.search(words, capsys.readouterr().err)
+def test_a_step_that_was_not_taken_is_said(recorded: Path, step: str, words: str, command: Command):
+    assert re.search(words, command("reproduce", recorded, step, code=2).err)
 
 
-def test_a_changed_recipe_is_said_with_the_key(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_changed_recipe_is_said_with_the_key(run: Path, command: Command):
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     recipe["trainer"]["adam_beta1"] = 0.5
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    assert cli.main(["reproduce", str(run), "1"]) == 2
-    assert "says trainer.adam_beta1 = 0.5, but the run was trained with 0.9" in capsys.readouterr().err
+    said = command("reproduce", run, "1", code=2).err
+    assert "says trainer.adam_beta1 = 0.5, but the run was trained with 0.9" in said
 
 
-def test_a_step_that_was_not_reported_is_said(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_step_that_was_not_reported_is_said(run: Path, command: Command):
     lines = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text("\n".join([*lines[:3], ""]))
-    assert cli.main(["reproduce", str(run), "4"]) == 2
-    assert "has no row for step 4" in capsys.readouterr().err
+    assert "has no row for step 4" in command("reproduce", run, "4", code=2).err
 
 
-def test_a_start_behind_compacted_steps_is_refused(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_start_behind_compacted_steps_is_refused(run: Path, command: Command):
     journal = Journal(run / "journal.sqlite")
     journal.write(("UPDATE groups SET state = 'trained'", ()), *compact(0, 2))
     journal.close()
-    assert cli.main(["reproduce", str(run), "2"]) == 2
-    assert "the tokens of steps 1 to 2 are compacted" in capsys.readouterr().err
+    assert "the tokens of steps 1 to 2 are compacted" in command("reproduce", run, "2", code=2).err
 
 
 def test_a_rank_of_another_number_of_processes_is_refused(recorded: Path, template: Template, tmp_path: Path):
