@@ -3,11 +3,9 @@
 import json
 from pathlib import Path
 
-import pytest
 from fakes.commands import Command
 from fakes.newcomer import write_project
 
-from asyncrl.commands import main as cli
 from asyncrl.recipe.file import load_recipe
 
 RECIPE = """
@@ -67,11 +65,10 @@ def test_what_differs_from_the_defaults_is_printed_and_all_of_it_with_a_flag(
     assert load_recipe(tmp_path / "short.yaml") == load_recipe(tmp_path / "whole.yaml")
 
 
-def test_tokens_that_are_never_sampled_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokens_that_are_never_sampled_are_listed(tmp_path: Path, command: Command) -> None:
     write_project(tmp_path)
     words = ["check", str(tmp_path / "recipe.yaml")]
-    assert cli.main(words) == 0
-    assert "# sampling  never sampled: none\n" in capsys.readouterr().out
+    assert "# sampling  never sampled: none\n" in command(*words).out
     (file,) = tmp_path.rglob("tokenizer.json")
     tokenizer = json.loads(file.read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -83,16 +80,15 @@ def test_tokens_that_are_never_sampled_are_listed(tmp_path: Path, capsys: pytest
     tokenizer["added_tokens"] = [pad | ways]
     file.write_text(json.dumps(tokenizer))
     (file.parent / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
-    assert cli.main(words) == 0
     listed = "# sampling  never sampled: 3 tokens: <pad> (id 2), ids 46-47 that the tokenizer lacks\n"
-    assert listed in capsys.readouterr().out
+    assert listed in command(*words).out
 
 
-def test_what_a_valid_recipe_does_not_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_valid_recipe_does_not_do_is_said(tmp_path: Path, command: Command) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     (tmp_path / "own.py").write_text(GOOD)
-    cli.main(["check", str(tmp_path / "recipe.yaml")])
-    assert "# note      With one optimizer step per batch" in capsys.readouterr().out
+    said = command("check", tmp_path / "recipe.yaml", code=2).out
+    assert "# note      With one optimizer step per batch" in said
 
 
 GROUP = """
@@ -105,18 +101,16 @@ class V:
 
 
 def test_a_verifier_of_groups_is_named_and_refused_where_responses_come_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     write_project(tmp_path)
     (tmp_path / "v.py").write_text(GROUP)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(recipe.read_text() + "verifying: {default: ./v.py:V}\n")
     words = ["check", str(recipe)]
-    assert cli.main([*words, "data.heldout=null", "evaluation.every_steps=0"]) == 0
     said = f"# verdicts  {tmp_path}/v.py:V: asked when all 8 responses of a group are there\n"
-    assert said in capsys.readouterr().out
-    assert cli.main(words) == 2
-    assert "data.heldout is judged response by response" in capsys.readouterr().err
+    assert said in command(*words, "data.heldout=null", "evaluation.every_steps=0").out
+    assert "data.heldout is judged response by response" in command(*words, code=2).err
 
 
 def test_the_choice_of_rows_and_a_pilot_are_shown(tmp_path: Path, command: Command) -> None:

@@ -97,13 +97,11 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_new_folder_has_a_recipe_that_check_accepts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["init", "first"]) == 0
+def test_a_new_folder_has_a_recipe_that_check_accepts(tmp_path: Path, command: Command) -> None:
+    said = command("init", "first").out
     assert files(tmp_path / "first") == SKELETON
-    assert capsys.readouterr().out.endswith("next: cd first && asyncrl train recipe.yaml\n")
-    assert cli.main(["check", "first/recipe.yaml"]) == 0
+    assert said.endswith("next: cd first && asyncrl train recipe.yaml\n")
+    command("check", "first/recipe.yaml")
 
 
 def test_its_own_rows_are_graded_by_its_own_verifier(tmp_path: Path, command: Command) -> None:
@@ -200,11 +198,6 @@ def test_model_and_data_may_be_hub_ids_and_of_the_model_only_its_shape_is_fetche
     assert (train.path, train.columns, heldout.split) == ("tiny/rows", "gsm8k", "test")
 
 
-def sized(model: str, num_gpus: int, *words: str) -> int:
-    options = ["--gpus", str(num_gpus), "--gpu-memory", "80", "--data", "gsm8k"]
-    return cli.main(["init", f"{num_gpus}", "--model", model, *options, *words])
-
-
 FEWEST = {
     "Qwen3-0.6B": 1,
     "Qwen3-1.7B": 1,
@@ -228,20 +221,19 @@ CASES = [
 
 @pytest.mark.parametrize(("model", "num_gpus"), CASES)
 def test_a_recipe_that_it_writes_fits_by_plan_and_what_does_not_fit_is_said_with_the_fewest_gpus(
-    model: str, num_gpus: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, num_gpus: int, tmp_path: Path, command: Command
 ) -> None:
     write_config(model, tmp_path)
-    code = sized(model, num_gpus)
+    words = ["init", num_gpus, "--model", model, "--gpus", num_gpus, "--gpu-memory", "80", "--data", "gsm8k"]
     if num_gpus < FEWEST[model]:
-        assert code == 2
-        said = capsys.readouterr().err
+        said = command(*words, code=2).err
         assert f"does not fit on {num_gpus} GPU(s) of 80 GB" in said
         assert f"The fewest that fit: {FEWEST[model]} (" in said
         return
-    assert code == 0, capsys.readouterr().err
+    command(*words)
     path = tmp_path / str(num_gpus) / "recipe.yaml"
     recipe = load_recipe(path)
-    assert cli.main(["plan", str(path), "--gpu-memory-gb", "80"]) == 0
+    command("plan", path, "--gpu-memory-gb", "80")
     servers = recipe.serving.num_servers * recipe.serving.tensor_parallel_size
     ranks = recipe.trainer.num_processes
     assert max(servers, ranks) == num_gpus if recipe.placement.colocated else servers + ranks == num_gpus

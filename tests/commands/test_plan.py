@@ -8,8 +8,6 @@ import yaml
 from fakes.commands import Command
 from families.known import TINY
 
-from asyncrl.commands import main as cli
-
 CONFIG, _ = TINY["Qwen3ForCausalLM"].published["Qwen/Qwen3-8B"]
 MOE, _ = TINY["Qwen3MoeForCausalLM"].published["Qwen/Qwen3-30B-A3B"]
 
@@ -70,11 +68,11 @@ def test_a_cache_whose_size_the_recipe_says_counts(recipe: Path, command: Comman
 
 
 def test_what_many_servers_would_read_from_a_disk_is_told_with_the_other_transport(
-    recipe: Path, capsys: pytest.CaptureFixture[str]
+    recipe: Path, command: Command
 ):
     for num_servers, is_told in ((1, False), (100, True)):
-        cli.main(["plan", str(recipe), f"serving.num_servers={num_servers}", "--gpu-memory-gb", "180"])
-        out = capsys.readouterr().out
+        words = [f"serving.num_servers={num_servers}", "--gpu-memory-gb", "180"]
+        out = command("plan", recipe, *words, code=2).out
         assert ("100 servers read 16.4 GB each, 1,638 GB in all, for every version" in out) is is_told
 
 
@@ -153,17 +151,16 @@ def test_a_model_that_is_made_by_the_first_run_is_said(recipe: Path, command: Co
     assert "is not made yet" in command("plan", recipe, code=2).err
 
 
-def test_without_gpus_all_memory_is_in_one_column(recipe: Path, capsys: pytest.CaptureFixture[str]):
-    cli.main(["plan", str(recipe), "memory_gib=100000"])
-    output = capsys.readouterr().out
+def test_without_gpus_all_memory_is_in_one_column(recipe: Path, command: Command):
+    output = command("plan", recipe, "memory_gib=100000").out
     assert "host" not in output
     assert "  copy for checkpoints      106.8 GiB  from the first checkpoint on" in output
 
 
-def test_activations_name_the_tokens_that_they_are_of(recipe: Path, capsys: pytest.CaptureFixture[str]):
+def test_activations_name_the_tokens_that_they_are_of(recipe: Path, command: Command):
     def remark(*words: str) -> str:
-        cli.main(["plan", str(recipe), "--gpu-memory-gb", "9000", *words])
-        (line,) = (one for one in capsys.readouterr().out.splitlines() if "  activations " in one)
+        out = command("plan", recipe, "--gpu-memory-gb", "9000", *words).out
+        (line,) = (one for one in out.splitlines() if "  activations " in one)
         return line.partition("GiB")[2].strip()
 
     # Nobody knows the prompts: one may fill the context of 40,960 tokens, whatever the budget is.
@@ -205,22 +202,17 @@ def test_gpus_are_split_between_both_sides(recipe: Path, command: Command):
 KEYS = ("serving.num_servers", "trainer.num_processes")
 
 
-def test_the_bytes_of_routes_are_told_and_a_dense_model_has_none(
-    recipe: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_the_bytes_of_routes_are_told_and_a_dense_model_has_none(recipe: Path, command: Command):
     arguments = ["plan", str(recipe), "algorithm.routing_replay=rollout", "--gpu-memory-gb", "10000"]
-    assert cli.main(arguments) == 2
     said = "algorithm.routing_replay is rollout, but Qwen3ForCausalLM has no experts. Remove"
-    assert said in capsys.readouterr().err
+    assert said in command(*arguments, code=2).err
     config = recipe.parent / "model" / "config.json"
     config.write_text(json.dumps(MOE))
-    assert cli.main(arguments) == 0
     # 48 layers x 8 experts x 1 byte.
     said = "8 bytes for each sampled token; 384 for its experts, and for those of each prompt token"
-    assert said in capsys.readouterr().out
+    assert said in command(*arguments).out
     config.write_text(json.dumps(MOE | {"num_experts": 512}))
-    assert cli.main(arguments) == 0
-    assert "; 768 for its experts" in capsys.readouterr().out
+    assert "; 768 for its experts" in command(*arguments).out
 
 
 def test_the_bytes_of_kept_sets_are_told(recipe: Path, command: Command):

@@ -25,14 +25,14 @@ def written(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.name.startswith(("report", "curves"))}
 
 
-def test_each_run_gets_its_report(runs: list[Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["report", *map(str, runs), "--format", "json,markdown"]) == 0
+def test_each_run_gets_its_report(runs: list[Path], command: Command) -> None:
+    said = command("report", *runs, "--format", "json,markdown").out
     for folder in runs:
         assert written(folder) == {"report.json", "report.md"}
     RunReport.model_validate_json((runs[0] / "report.json").read_text())
     row = "| greedy accuracy | 50.0% [24.0, 76.0] | 80.0% [49.0, 94.0] |"
     assert row in (runs[0] / "report.md").read_text()
-    assert capsys.readouterr().out.count("finished, 10 steps") == 2
+    assert said.count("finished, 10 steps") == 2
 
 
 def test_several_runs_have_one_page_in_one_folder(runs: list[Path], tmp_path: Path, command: Command) -> None:
