@@ -277,6 +277,14 @@ def command(capsys: pytest.CaptureFixture[str]) -> "Command":
     return Command(capsys)
 
 
+@pytest.fixture
+def whole_command(capfd: pytest.CaptureFixture[str]) -> "Command":
+    """With what the processes of a command print."""
+    from fakes.commands import Command
+
+    return Command(capfd)
+
+
 @pytest.fixture(autouse=True)
 def journals_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     opened: list[Journal] = []
