@@ -12,12 +12,16 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from asyncrl.journal.writer import Journal, JournalError
 from asyncrl.system.machine import torch_is_cpu_build
+
+if TYPE_CHECKING:
+    from fakes.commands import Command
 
 # What `make test` was given is not for the makes that tests call.
 for _name in ("MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL", "ARGS"):
@@ -264,6 +268,21 @@ def run_folder(tmp_path: Path) -> Path:
     from fakes.finished_run import write_run
 
     return write_run(tmp_path)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> "Command":
+    from fakes.commands import Command
+
+    return Command(capsys)
+
+
+@pytest.fixture
+def whole_command(capfd: pytest.CaptureFixture[str]) -> "Command":
+    """With what the processes of a command print."""
+    from fakes.commands import Command
+
+    return Command(capfd)
 
 
 @pytest.fixture(autouse=True)

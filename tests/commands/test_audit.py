@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from fakes.audited_run import write_audited_run
+from fakes.commands import Command
 
 from asyncrl.commands import audit
-from asyncrl.commands import main as cli
 from asyncrl.readers.audit import grading
 from asyncrl.system import plugins
 
@@ -45,14 +45,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
 
 
-def audited(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
-    assert cli.main(["audit", "runs/mine", "--json", *words]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+def audited(command: Command, *words: str, code: int = 0) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(command("audit", "runs/mine", "--json", *words, code=code).out)
     return found
 
 
-def test_disagreements_are_found_by_kind(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = audited(capsys)
+def test_disagreements_are_found_by_kind(run: Path, command: Command) -> None:
+    found = audited(command)
     kinds = found["kinds"]
     assert (kinds["undeserved"], kinds["recorded fault"], kinds["other fault"]) == (1, 1, 0)
     assert found["num_trained"] == found["num_graded"] == 8
@@ -67,25 +66,20 @@ def test_disagreements_are_found_by_kind(run: Path, capsys: pytest.CaptureFixtur
     assert found["parts"][0]["undeserved"]["count"] == 0
     assert found["undeserved_of_all"]["count"] == 1 and found["undeserved_of_all"]["of"] == 7
     # What it names is what the journal opens.
-    assert cli.main(["journal", "runs/mine", "--trajectory", example["trajectory_id"]]) == 0
+    command("journal", "runs/mine", "--trajectory", example["trajectory_id"])
 
 
-def test_it_is_told_on_a_terminal_with_an_example_of_each(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["audit", "runs/mine"]) == 0
-    said = capsys.readouterr().out
+def test_it_is_told_on_a_terminal_with_an_example_of_each(run: Path, command: Command) -> None:
+    said = command("audit", "runs/mine").out
     assert "8 of 8 drawn responses graded again, of 8 trained. Recorded by math, again by math." in said
     assert "1 faults in the journal, in no rate." in said and "steps 2-2" in said
     assert "undeserved (rewarded, but wrong by the other): 00000002-00, task train:1, step 2" in said
     assert "asyncrl journal runs/mine --trajectory 00000002-00" in said
 
 
-def test_another_verifier_takes_the_task_and_its_faults_count_apart(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_verifier_takes_the_task_and_its_faults_count_apart(run: Path, command: Command) -> None:
     Path("strict.py").write_text(OTHER)
-    found = audited(capsys, "--verifier", "./strict.py:Strict", "rollout.max_fault_retries=0")
+    found = audited(command, "--verifier", "./strict.py:Strict", "rollout.max_fault_retries=0")
     assert (
         found["kinds"]["other fault"] == 1 and "a nine" in found["examples"]["other fault"]["other"]["detail"]
     )
@@ -98,50 +92,46 @@ def test_another_verifier_takes_the_task_and_its_faults_count_apart(
     assert found["undeserved"]["count"] == 0 and found["undeserved"]["of"] == 2
 
 
-def test_a_verifier_is_told_the_messages_that_the_recipes_template_makes(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verifier_is_told_the_messages_that_the_recipes_template_makes(run: Path, command: Command) -> None:
     told = (
         '[m["role"] for m in task.messages] == ["system", "user"] and task.question() == task.row["prompt"]'
     )
     source = OTHER.replace('if "9" in response', f"if not ({told})")
     Path("told.py").write_text(source)
     words = ["--verifier", "./told.py:Strict", "prompt.template=chat", "prompt.system=Add."]
-    assert audited(capsys, *words)["kinds"]["other fault"] == 0
-    assert audited(capsys, "--verifier", "./told.py:Strict")["kinds"]["other fault"] > 0
+    assert audited(command, *words)["kinds"]["other fault"] == 0
+    assert audited(command, "--verifier", "./told.py:Strict")["kinds"]["other fault"] > 0
 
 
-def test_other_golds_come_from_a_file(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_other_golds_come_from_a_file(run: Path, command: Command) -> None:
     Path("golds.jsonl").write_text(json.dumps({"task_id": "train:1", "answer": "7"}) + "\n")
-    found = audited(capsys, "--tests", "golds.jsonl")
+    found = audited(command, "--tests", "golds.jsonl")
     assert found["num_graded"] == 4 and found["num_without_gold"] == 4
     assert found["undeserved"]["count"] == 2 and found["refused"]["count"] == 1
 
 
-def test_steps_and_dropped_groups_are_chosen(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert audited(capsys, "--steps", "2")["num_trained"] == 4
-    assert audited(capsys, "--steps", "1-2", "-n", "3")["num_graded"] == 3
-    found = audited(capsys, "--no-signal", "--steps", "3-9")
+def test_steps_and_dropped_groups_are_chosen(run: Path, command: Command) -> None:
+    assert audited(command, "--steps", "2")["num_trained"] == 4
+    assert audited(command, "--steps", "1-2", "-n", "3")["num_graded"] == 3
+    found = audited(command, "--no-signal", "--steps", "3-9")
     assert found["num_trained"] == 2 and found["undeserved"]["count"] == 1
 
 
-def test_a_sample_is_the_same_each_time(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, again = (audited(capsys, "-n", "3") for _ in range(2))
+def test_a_sample_is_the_same_each_time(run: Path, command: Command) -> None:
+    first, again = (audited(command, "-n", "3") for _ in range(2))
     assert first == again
-    assert any(audited(capsys, "-n", "3", "--seed", str(seed)) != first for seed in range(1, 9))
+    assert any(audited(command, "-n", "3", "--seed", str(seed)) != first for seed in range(1, 9))
 
 
-def test_compacted_responses_are_counted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compacted_responses_are_counted(run: Path, command: Command) -> None:
     with sqlite3.connect(run / "journal.sqlite") as db:
         db.execute("UPDATE trajectories SET text = NULL WHERE group_id = 0")
     db.close()
-    found = audited(capsys)
+    found = audited(command)
     assert found["num_compacted"] == 2 and found["num_trained"] == 6
 
 
-def test_ctrl_c_prints_what_is_there(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_prints_what_is_there(run: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     num_told = 0
 
     async def interrupted(*arguments: Any) -> None:
@@ -158,17 +148,16 @@ def test_ctrl_c_prints_what_is_there(
 
     monkeypatch.setattr(audit, "grade_again", interrupted)
     monkeypatch.setattr(grading, "LANES_PER_WORKER", 1)
-    assert 2 <= audited(capsys, "verifying.num_workers=1", code=130)["num_graded"] < 8
+    assert 2 <= audited(command, "verifying.num_workers=1", code=130)["num_graded"] < 8
 
 
 def test_a_verifier_without_verdicts_ends_the_audit_with_its_error(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plugins, "MIN_SECONDS", 0.0)
     Path("broken.py").write_text(OTHER.replace('if "9" in response', "if True"))
     words = ["verifying.max_faults_in_a_row=3", "verifying.num_workers=1", "rollout.max_fault_retries=0"]
-    assert cli.main(["audit", "runs/mine", "--json", "--verifier", "./broken.py:Strict", *words]) == 1
-    said = capsys.readouterr()
+    said = command("audit", "runs/mine", "--json", "--verifier", "./broken.py:Strict", *words, code=1)
     assert "gave no verdict on 3 responses in a row (verifying.max_faults_in_a_row)" in said.err
     assert "a nine" in said.err and "Traceback" not in said.err
     found = json.loads(said.out)
@@ -196,26 +185,22 @@ def test_a_verifier_without_verdicts_ends_the_audit_with_its_error(
         (["agent.command=[x]", "agent.may_give_verdict=true", "agent.roles=[a, b]"], "agent.roles"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    run: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
-) -> None:
+def test_a_mistake_is_one_sentence(run: Path, command: Command, words: list[str], sentence: str) -> None:
     Path("bad.jsonl").write_text('{"task": 1}')
     Path("twice.jsonl").write_text('{"task_id": "a", "answer": 1}\n{"task_id": "a", "answer": 1}')
     Path("far.jsonl").write_text('{"task_id": "elsewhere:1", "answer": "1"}')
-    assert cli.main(["audit", "runs/mine", *words]) == 2
-    said = capsys.readouterr().err
+    said = command("audit", "runs/mine", *words, code=2).err
     assert sentence in said and "Traceback" not in said
 
 
-def test_data_that_changed_or_went_away_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_data_that_changed_or_went_away_is_refused(run: Path, command: Command) -> None:
     data = Path("train.jsonl")
     whole = data.read_text()
     data.write_text(whole.replace('"2"', '"5"'))
-    assert cli.main(["audit", "runs/mine"]) == 2
-    assert "data.train has changed since runs/mine was trained" in capsys.readouterr().err
+    said = command("audit", "runs/mine", code=2).err
+    assert "data.train has changed since runs/mine was trained" in said
     data.unlink()
-    assert cli.main(["audit", "runs/mine"]) == 2
-    assert "train.jsonl, which cannot be read" in capsys.readouterr().err
+    assert "train.jsonl, which cannot be read" in command("audit", "runs/mine", code=2).err
     Path("copies").mkdir()
     Path("copies/train.jsonl").write_text(whole)
-    assert audited(capsys, "data.train=copies/train.jsonl")["num_graded"] == 8
+    assert audited(command, "data.train=copies/train.jsonl")["num_graded"] == 8

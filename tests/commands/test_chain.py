@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 from fakes.audited_run import write_audited_run
+from fakes.commands import Command
 
-from asyncrl.commands import main as cli
 from asyncrl.commands import select
 from asyncrl.readers.selection import output
 from asyncrl.recipe.chain import SelectStage
@@ -35,10 +35,8 @@ def write(*others: Any, **changed: Any) -> None:
     Path("chain.yaml").write_text(yaml.safe_dump({"folder": "story", "stages": [stage, *others]}))
 
 
-def chain(code: int, capsys: pytest.CaptureFixture[str]) -> str:
-    capsys.readouterr()
-    assert cli.main(["chain", "chain.yaml"]) == code
-    said = capsys.readouterr()
+def chain(code: int, command: Command) -> str:
+    said = command("chain", "chain.yaml", code=code)
     return said.err if code == 2 else said.out
 
 
@@ -47,58 +45,54 @@ def record() -> dict[str, Any]:
     return found
 
 
-def test_a_selection_that_is_whole_is_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    said = chain(0, capsys)
+def test_a_selection_that_is_whole_is_passed_over(folder: Path, command: Command) -> None:
+    said = chain(0, command)
     assert "stage 1 of 1: chosen" in said and "story/report.html" in said
     whole = OUT.read_bytes()
     assert len(whole.splitlines()) == 2 and record()["num_lines"] == 2 and record()["state"] == "finished"
-    assert "chosen.jsonl is selected: 2 lines." in chain(0, capsys)
+    assert "chosen.jsonl is selected: 2 lines." in chain(0, command)
     OUT.unlink()
-    assert "is selected" not in chain(0, capsys)
+    assert "is selected" not in chain(0, command)
     assert OUT.read_bytes() == whole
 
 
 def test_a_selection_that_was_broken_off_is_made_again(
-    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(output.Output, "add", lambda *_: signal.raise_signal(signal.SIGINT))
-        chain(130, capsys)
+        chain(130, command)
     assert not OUT.exists() and record()["state"] == "stopped"
     spent = record()["wall_seconds"]
-    assert cli.main(["status", "story"]) == 3
-    chain(0, capsys)
+    command("status", "story", code=3)
+    chain(0, command)
     assert record()["state"] == "finished" and record()["wall_seconds"] > spent
     # kill -9 after the file was whole, before that was written down.
     whole = OUT.read_bytes()
     Path("story/stage-1.json").write_text(json.dumps({**record(), "state": "running", "digest": None}))
-    chain(0, capsys)
+    chain(0, command)
     assert OUT.read_bytes() == whole and record()["state"] == "finished"
 
 
-def test_a_stage_that_has_begun_may_not_become_another(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chain(0, capsys)
+def test_a_stage_that_has_begun_may_not_become_another(folder: Path, command: Command) -> None:
+    chain(0, command)
     write(limit=1)
-    assert "Stage 1 began with limit = null, the chain now says 1. Put the old value back" in chain(2, capsys)
+    assert "1 began with limit = null, the chain now says 1. Put the old value back" in chain(2, command)
     write()
     OUT.write_text(OUT.read_text() + "\n")
-    assert "out is chosen.jsonl, which has changed since it was selected" in chain(2, capsys)
+    assert "out is chosen.jsonl, which has changed since it was selected" in chain(2, command)
     Path("chain.yaml").write_text(yaml.safe_dump({"folder": "story", "stages": ["recipe.yaml"]}))
-    assert "Stage 1 of story was select into chosen.jsonl, has begun, and is now rl into" in chain(2, capsys)
+    assert "Stage 1 of story was select into chosen.jsonl, has begun, and is now rl into" in chain(2, command)
 
 
-def test_what_a_selection_cannot_do_is_said_before_it_begins(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_selection_cannot_do_is_said_before_it_begins(folder: Path, command: Command) -> None:
     OUT.write_text("mine")
-    assert "out is chosen.jsonl, which exists, and this chain did not write it" in chain(2, capsys)
+    assert "out is chosen.jsonl, which exists, and this chain did not write it" in chain(2, command)
     assert OUT.read_text() == "mine" and not Path("story/stage-1.json").exists()
     OUT.unlink()
     # The first stage does not begin where the second cannot.
     write({"select": "runs/mine", "out": "best.jsonl", "choose": "bets"})
-    assert "--choose is bets, expected best" in chain(2, capsys)
+    assert "--choose is bets, expected best" in chain(2, command)
     assert not OUT.exists()
 
 

@@ -3,10 +3,9 @@
 import json
 from pathlib import Path
 
-import pytest
+from fakes.commands import Command
 from fakes.newcomer import write_project
 
-from asyncrl.commands import main as cli
 from asyncrl.recipe.file import load_recipe
 
 RECIPE = """
@@ -23,29 +22,24 @@ def keep(inputs, algorithm): return inputs.mask
 """
 
 
-def test_a_term_that_breaks_the_contract_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_term_that_breaks_the_contract_is_named(tmp_path: Path, command: Command) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     (tmp_path / "own.py").write_text(GOOD.replace("inputs.mask", "inputs.proximal"))
-    assert cli.main(["check", str(tmp_path / "recipe.yaml")]) == 2
-    assert "own.py:keep gave torch.float32; expected torch.bool" in capsys.readouterr().err
+    said = command("check", tmp_path / "recipe.yaml", code=2).err
+    assert "own.py:keep gave torch.float32; expected torch.bool" in said
 
 
-def test_terms_that_keep_the_contract_pass_and_the_check_continues(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_terms_that_keep_the_contract_pass_and_the_check_continues(tmp_path: Path, command: Command) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     (tmp_path / "own.py").write_text(GOOD)
-    assert cli.main(["check", str(tmp_path / "recipe.yaml")]) == 2
-    assert capsys.readouterr().err.startswith(f"model.path is {tmp_path}/nowhere, which is not a folder")
+    said = command("check", tmp_path / "recipe.yaml", code=2).err
+    assert said.startswith(f"model.path is {tmp_path}/nowhere, which is not a folder")
 
 
-def test_a_preset_is_shown_with_what_the_recipe_states_otherwise(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_preset_is_shown_with_what_the_recipe_states_otherwise(tmp_path: Path, command: Command) -> None:
     write_project(tmp_path)
     words = ["check", str(tmp_path / "recipe.yaml"), "algorithm.preset=gspo", "algorithm.clip_high=0.1"]
-    assert cli.main(words) == 0
-    said = capsys.readouterr().out
+    said = command(*words).out
     (line,) = (line for line in said.splitlines() if line.startswith("# preset"))
     assert line.startswith("# preset    gspo (GSPO, arXiv 2507.18071 (version 2), section 5.1; ")
     assert "algorithm.clip_low 0.0003" in line and line.endswith(
@@ -53,20 +47,17 @@ def test_a_preset_is_shown_with_what_the_recipe_states_otherwise(
     )
     # The resolved recipe.
     assert "\n  surrogate: gspo\n" in said and "\n  clip_high: 0.1\n" in said
-    assert cli.main([*words[:2], "algorithm.preset=gsp"]) == 2
-    assert "Did you mean gspo?" in capsys.readouterr().err
+    assert "Did you mean gspo?" in command(*words[:2], "algorithm.preset=gsp", code=2).err
 
 
 def test_what_differs_from_the_defaults_is_printed_and_all_of_it_with_a_flag(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     write_project(tmp_path)
     words = ["check", str(tmp_path / "recipe.yaml"), "trainer.num_steps=7"]
-    assert cli.main(words) == 0
-    short = capsys.readouterr().out
+    short = command(*words).out
     assert "\n  num_steps: 7\n" in short and "adam_beta1" not in short and len(short.splitlines()) < 40
-    assert cli.main([*words, "--all"]) == 0
-    whole = capsys.readouterr().out
+    whole = command(*words, "--all").out
     assert "\n  adam_beta1: " in whole and len(whole.splitlines()) > 200
     # What is printed means the same recipe.
     for name, said in (("short", short), ("whole", whole)):
@@ -74,11 +65,10 @@ def test_what_differs_from_the_defaults_is_printed_and_all_of_it_with_a_flag(
     assert load_recipe(tmp_path / "short.yaml") == load_recipe(tmp_path / "whole.yaml")
 
 
-def test_tokens_that_are_never_sampled_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokens_that_are_never_sampled_are_listed(tmp_path: Path, command: Command) -> None:
     write_project(tmp_path)
     words = ["check", str(tmp_path / "recipe.yaml")]
-    assert cli.main(words) == 0
-    assert "# sampling  never sampled: none\n" in capsys.readouterr().out
+    assert "# sampling  never sampled: none\n" in command(*words).out
     (file,) = tmp_path.rglob("tokenizer.json")
     tokenizer = json.loads(file.read_text())
     vocabulary = tokenizer["model"]["vocab"]
@@ -90,16 +80,15 @@ def test_tokens_that_are_never_sampled_are_listed(tmp_path: Path, capsys: pytest
     tokenizer["added_tokens"] = [pad | ways]
     file.write_text(json.dumps(tokenizer))
     (file.parent / "tokenizer_config.json").write_text('{"pad_token": "<pad>"}')
-    assert cli.main(words) == 0
     listed = "# sampling  never sampled: 3 tokens: <pad> (id 2), ids 46-47 that the tokenizer lacks\n"
-    assert listed in capsys.readouterr().out
+    assert listed in command(*words).out
 
 
-def test_what_a_valid_recipe_does_not_do_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_valid_recipe_does_not_do_is_said(tmp_path: Path, command: Command) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     (tmp_path / "own.py").write_text(GOOD)
-    cli.main(["check", str(tmp_path / "recipe.yaml")])
-    assert "# note      With one optimizer step per batch" in capsys.readouterr().out
+    said = command("check", tmp_path / "recipe.yaml", code=2).out
+    assert "# note      With one optimizer step per batch" in said
 
 
 GROUP = """
@@ -112,26 +101,23 @@ class V:
 
 
 def test_a_verifier_of_groups_is_named_and_refused_where_responses_come_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Command
 ) -> None:
     write_project(tmp_path)
     (tmp_path / "v.py").write_text(GROUP)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(recipe.read_text() + "verifying: {default: ./v.py:V}\n")
     words = ["check", str(recipe)]
-    assert cli.main([*words, "data.heldout=null", "evaluation.every_steps=0"]) == 0
     said = f"# verdicts  {tmp_path}/v.py:V: asked when all 8 responses of a group are there\n"
-    assert said in capsys.readouterr().out
-    assert cli.main(words) == 2
-    assert "data.heldout is judged response by response" in capsys.readouterr().err
+    assert said in command(*words, "data.heldout=null", "evaluation.every_steps=0").out
+    assert "data.heldout is judged response by response" in command(*words, code=2).err
 
 
-def test_the_choice_of_rows_and_a_pilot_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_choice_of_rows_and_a_pilot_are_shown(tmp_path: Path, command: Command) -> None:
     write_project(tmp_path)
     words = ["data.selection=learnable", "rollout.pilot_samples=2", "rollout.samples_per_group=4"]
-    assert cli.main(["check", str(tmp_path / "recipe.yaml"), *words]) == 0
-    said = capsys.readouterr().out
+    said = command("check", tmp_path / "recipe.yaml", *words).out
     assert "# rows      selected by their chance of a signal, 0.1 of the groups in turn\n" in said
     assert "16 tasks x 4 samples (2 first, the others where two rewards are likely) = 64" in said
-    assert cli.main(["check", str(tmp_path / "recipe.yaml"), "data.selection=hardest"]) == 2
-    assert "data.selection.by" in capsys.readouterr().err
+    said = command("check", tmp_path / "recipe.yaml", "data.selection=hardest", code=2).err
+    assert "data.selection.by" in said

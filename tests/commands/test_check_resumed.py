@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from fakes.commands import Command
 from fakes.newcomer import row, write_project
 from fakes.records import finish, generate, make_queue, make_score
 
@@ -42,26 +43,22 @@ def begin_run(project: Path, *overrides: str, is_taken: bool = False, ended: int
 
 @pytest.mark.parametrize(("is_taken", "overrides"), [(False, ()), (True, (REPEATED,))])
 def test_a_prompt_that_is_gone_is_said_as_train_says_it(
-    project: Path, is_taken: bool, overrides: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    project: Path, is_taken: bool, overrides: tuple[str, ...], command: Command
 ) -> None:
     begin_run(project, *overrides, is_taken=is_taken)
     words = ["check", str(project / "recipe.yaml"), *overrides]
-    assert cli.main(words) == 0
-    assert "resumes at step 1" in capsys.readouterr().out
+    assert "resumes at step 1" in command(*words).out
     (project / "train.jsonl").write_text(row("9+1=", "10"))
-    assert cli.main(words) == 2
-    assert "unfinished answers to train:1, '1+1=', and no row has that prompt" in capsys.readouterr().err
+    said = command(*words, code=2).err
+    assert "unfinished answers to train:1, '1+1=', and no row has that prompt" in said
 
 
-def test_a_run_that_is_complete_is_not_said_to_resume(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_is_complete_is_not_said_to_resume(project: Path, command: Command) -> None:
     begin_run(project, "trainer.num_steps=2", ended=2)
     words = ["check", str(project / "recipe.yaml")]
-    assert cli.main([*words, "trainer.num_steps=2"]) == 0
-    assert "(complete, ended by trainer.num_steps, at step 2)" in capsys.readouterr().out
-    assert cli.main([*words, "trainer.num_steps=3"]) == 0
-    assert "(resumes at step 1)" in capsys.readouterr().out
+    said = command(*words, "trainer.num_steps=2").out
+    assert "(complete, ended by trainer.num_steps, at step 2)" in said
+    assert "(resumes at step 1)" in command(*words, "trainer.num_steps=3").out
 
 
 def test_a_taken_group_that_is_never_asked_for_again_needs_no_row(project: Path) -> None:
@@ -99,13 +96,11 @@ def test_a_prompt_that_no_later_batch_may_repeat_needs_no_row(
     assert "resumes at step 1" in said.out
 
 
-def test_a_prompt_that_a_later_batch_may_repeat_needs_its_row(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_prompt_that_a_later_batch_may_repeat_needs_its_row(project: Path, command: Command) -> None:
     take_three_batches(project, *ROOM)
     leave_out(project, "1+1=")
-    assert cli.main(["check", str(project / "recipe.yaml"), *ROOM]) == 2
-    assert "unfinished answers to train:1, '1+1='" in capsys.readouterr().err
+    said = command("check", project / "recipe.yaml", *ROOM, code=2).err
+    assert "unfinished answers to train:1, '1+1='" in said
 
 
 def take_three_batches(
@@ -136,13 +131,11 @@ def leave_out(project: Path, prompt: str) -> None:
     (project / "train.jsonl").write_text("\n".join(line for line in lines if f'"{prompt}"' not in line))
 
 
-def test_a_file_that_changed_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_changed_is_named(project: Path, command: Command) -> None:
     begin_run(project)
     shutil.copy(project / "train.jsonl", project / "before.jsonl")
     (project / "train.jsonl").write_text(row("9+1=", "10") + "\n" + row())
-    assert cli.main(["check", str(project / "recipe.yaml")]) == 0
-    out = capsys.readouterr().out
+    out = command("check", project / "recipe.yaml").out
     assert "the file of data.train has changed" in out and "data.heldout has changed" not in out
     shutil.copy(project / "before.jsonl", project / "train.jsonl")
-    assert cli.main(["check", str(project / "recipe.yaml")]) == 0
-    assert "has changed" not in capsys.readouterr().out
+    assert "has changed" not in command("check", project / "recipe.yaml").out

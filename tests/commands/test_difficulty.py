@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from fakes.commands import Command
 from fakes.newcomer import write_project
 from fakes.records import generate, make_score
 
-from asyncrl.commands import main as cli
 from asyncrl.journal.starts import record_data
 from asyncrl.journal.writer import Journal
 from asyncrl.recipe.file import dump_recipe, load_recipe
@@ -46,9 +46,8 @@ def data_of(run: Path) -> Path:
     return Path(load_recipe(run / "recipe.yaml").data.train_sources()[0].path or "")
 
 
-def test_a_run_is_read_and_its_data_gets_the_column(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["difficulty", str(run)]) == 0
-    said = capsys.readouterr().out
+def test_a_run_is_read_and_its_data_gets_the_column(run: Path, command: Command) -> None:
+    said = command("difficulty", run).out
     assert "pass rates of 2 rows" in said and "0.2 to 0.3" in said and "Mean 62.5%" in said
     path = data_of(run)
     copy = path.with_name(f"{path.stem}.pass_rate.jsonl")
@@ -56,18 +55,15 @@ def test_a_run_is_read_and_its_data_gets_the_column(run: Path, capsys: pytest.Ca
     assert found[:3] == [0.25, 1.0, None]
     # What it writes is what data.filter reads.
     words = ["name=other", f"data.train={copy}", "data.filter=pass_rate in [0.05, 0.95]"]
-    assert cli.main(["check", "recipe.yaml", *words]) == 0
-    said = capsys.readouterr().out
+    said = command("check", "recipe.yaml", *words).out
     assert f"# filter    pass_rate in [0.05, 0.95]: leaves out {len(found) - 1} rows, keeps 1" in said
 
 
-def test_a_run_whose_data_changed_gets_no_column(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_whose_data_changed_gets_no_column(run: Path, command: Command) -> None:
     path = data_of(run)
     path.write_text(json.dumps({"prompt": "9+9=", "answer": "18"}) + "\n" + path.read_text())
-    assert cli.main(["difficulty", str(run)]) == 2
-    assert "data.train has changed since" in capsys.readouterr().err
-    assert cli.main(["difficulty", str(run), "--no-copy"]) == 0
-    assert "pass rates of 2 rows" in capsys.readouterr().out
+    assert "data.train has changed since" in command("difficulty", run, code=2).err
+    assert "pass rates of 2 rows" in command("difficulty", run, "--no-copy").out
 
 
 @pytest.mark.parametrize(
@@ -80,9 +76,6 @@ def test_a_run_whose_data_changed_gets_no_column(run: Path, capsys: pytest.Captu
         (["recipe.yaml", "data.filter=pass_rate < 1"], 'no "pass_rate", which data.filter or data.selection'),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    run: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
-) -> None:
-    assert cli.main(["difficulty", *words]) == 2
-    said = capsys.readouterr().err
+def test_a_mistake_is_one_sentence(run: Path, command: Command, words: list[str], sentence: str) -> None:
+    said = command("difficulty", *words, code=2).err
     assert sentence in said and "Traceback" not in said

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from fakes.commands import Command
 
 from asyncrl.commands import doctor
 from asyncrl.commands import main as cli
@@ -32,11 +33,10 @@ def test_it_looks_at_this_machine(
 
 
 def test_the_exit_code_is_one_where_something_is_broken(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_findings(monkeypatch, ok("cpu", "fine"), lost("amx", "none", "It is slower.", "Buy one."))
-    assert cli.main(["doctor"]) == 0
-    out = capsys.readouterr().out
+    out = command("doctor").out
     assert out.splitlines() == [
         "ok      cpu              fine",
         "lost    amx              none",
@@ -45,4 +45,4 @@ def test_the_exit_code_is_one_where_something_is_broken(
         "1 ok, 1 lost, 0 broken",
     ]
     with_findings(monkeypatch, broken("ports", "none", "No run starts.", "Free some."))
-    assert cli.main(["doctor"]) == 1
+    command("doctor", code=1)

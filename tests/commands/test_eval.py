@@ -4,10 +4,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from fakes.commands import Command
 from fakes.newcomer import write_project
 from fakes.refusals import without_page
 
-from asyncrl.commands import main as cli
 from asyncrl.data.benchmarks import CATALOG
 
 
@@ -18,15 +18,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert cli.main(["eval", *words]) == 2
-    return capsys.readouterr().err.strip()
+def refusal(command: Command, *words: str) -> str:
+    return command("eval", *words, code=2).err.strip()
 
 
-def test_the_list_has_every_benchmark_with_its_source(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["eval", "--list"]) == 0
-    said = capsys.readouterr().out
+def test_the_list_has_every_benchmark_with_its_source(command: Command) -> None:
+    said = command("eval", "--list").out
     for name, benchmark in CATALOG.items():
         assert name in said and benchmark.source.path in said
 
@@ -52,20 +49,18 @@ def test_the_list_has_every_benchmark_with_its_source(capsys: pytest.CaptureFixt
         (["model"], "The recipe has no data.heldout. Name benchmarks, such as gsm8k"),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    project: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
-) -> None:
-    said = refusal(capsys, *words)
+def test_a_mistake_is_one_sentence(project: Path, command: Command, words: list[str], sentence: str) -> None:
+    said = refusal(command, *words)
     assert sentence in said
     assert "Traceback" not in said
 
 
-def test_a_port_that_is_taken_is_one_sentence(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_one_sentence(project: Path, command: Command) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = refusal(capsys, "recipe.yaml", f"serving.first_port={port}")
+        said = refusal(command, "recipe.yaml", f"serving.first_port={port}")
     assert without_page(said) == (
         f"port {port} (serving.first_port) is taken: Address already in use. Set another one, or 0 for any."
     )

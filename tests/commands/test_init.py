@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.commands import Command
 from fakes.hub import running_hub
 
 from asyncrl.commands import main as cli
@@ -96,22 +97,18 @@ def files(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-def test_a_new_folder_has_a_recipe_that_check_accepts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["init", "first"]) == 0
+def test_a_new_folder_has_a_recipe_that_check_accepts(tmp_path: Path, command: Command) -> None:
+    said = command("init", "first").out
     assert files(tmp_path / "first") == SKELETON
-    assert capsys.readouterr().out.endswith("next: cd first && asyncrl train recipe.yaml\n")
-    assert cli.main(["check", "first/recipe.yaml"]) == 0
+    assert said.endswith("next: cd first && asyncrl train recipe.yaml\n")
+    command("check", "first/recipe.yaml")
 
 
-def test_its_own_rows_are_graded_by_its_own_verifier(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["init"]) == 0
+def test_its_own_rows_are_graded_by_its_own_verifier(tmp_path: Path, command: Command) -> None:
+    command("init")
     assert files(tmp_path) == SKELETON
-    assert cli.main(["verify-data", "data/train.jsonl"]) == 0
-    assert cli.main(["verify", "--contract", "./verifier.py:BoxedNumber"]) == 0
+    command("verify-data", "data/train.jsonl")
+    command("verify", "--contract", "./verifier.py:BoxedNumber")
     texts = [Path(f"data/{name}.jsonl").read_text() for name in ("train", "heldout")]
     rows = [json.loads(line) for text in texts for line in text.splitlines()]
     assert len({row["prompt"] for row in rows}) == len(rows), "no held-out row is trained on"
@@ -120,18 +117,14 @@ def test_its_own_rows_are_graded_by_its_own_verifier(
         assert int(first) + int(second) == int(row["answer"])
 
 
-def test_a_file_that_is_there_is_named_and_nothing_is_written(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_is_there_is_named_and_nothing_is_written(tmp_path: Path, command: Command) -> None:
     Path("verifier.py").write_text("mine")
-    assert cli.main(["init"]) == 2
-    assert "verifier.py is there already, and nothing is overwritten" in capsys.readouterr().err
+    assert "verifier.py is there already, and nothing is overwritten" in command("init", code=2).err
     assert files(tmp_path) == ["verifier.py"] and Path("verifier.py").read_text() == "mine"
     Path("recipe.yaml").write_text("mine")
-    assert cli.main(["init", "--model", "x/y", "--gpus", "1", "--data", "gsm8k"]) == 2
-    assert "recipe.yaml is there already" in capsys.readouterr().err
-    assert cli.main(["init", "recipe.yaml"]) == 2
-    assert "recipe.yaml is a file" in capsys.readouterr().err
+    said = command("init", "--model", "x/y", "--gpus", "1", "--data", "gsm8k", code=2).err
+    assert "recipe.yaml is there already" in said
+    assert "recipe.yaml is a file" in command("init", "recipe.yaml", code=2).err
 
 
 @pytest.mark.parametrize(
@@ -161,23 +154,21 @@ def test_bad_input_is_refused_before_anything_is_written(
     tmp_path: Path,
     words: list[str],
     said: str,
-    capsys: pytest.CaptureFixture[str],
+    command: Command,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     write_config("Qwen3-0.6B", tmp_path).rename(tmp_path / "model")
-    assert cli.main(["init", "new", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert said in command("init", "new", *words, code=2).err
     assert not (tmp_path / "new").exists()
 
 
 def test_without_a_hub_a_sentence_says_what_to_do(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    assert cli.main(["init", "--model", "Qwen/Qwen3-8B", "--gpus", "8", "--data", "gsm8k"]) == 2
-    said = capsys.readouterr().err
+    said = command("init", "--model", "Qwen/Qwen3-8B", "--gpus", "8", "--data", "gsm8k", code=2).err
     assert 'model.path is "Qwen/Qwen3-8B", but this machine has no such path' in said
     assert "give the path of a copy" in said
 
@@ -207,11 +198,6 @@ def test_model_and_data_may_be_hub_ids_and_of_the_model_only_its_shape_is_fetche
     assert (train.path, train.columns, heldout.split) == ("tiny/rows", "gsm8k", "test")
 
 
-def sized(model: str, num_gpus: int, *words: str) -> int:
-    options = ["--gpus", str(num_gpus), "--gpu-memory", "80", "--data", "gsm8k"]
-    return cli.main(["init", f"{num_gpus}", "--model", model, *options, *words])
-
-
 FEWEST = {
     "Qwen3-0.6B": 1,
     "Qwen3-1.7B": 1,
@@ -235,20 +221,19 @@ CASES = [
 
 @pytest.mark.parametrize(("model", "num_gpus"), CASES)
 def test_a_recipe_that_it_writes_fits_by_plan_and_what_does_not_fit_is_said_with_the_fewest_gpus(
-    model: str, num_gpus: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, num_gpus: int, tmp_path: Path, command: Command
 ) -> None:
     write_config(model, tmp_path)
-    code = sized(model, num_gpus)
+    words = ["init", num_gpus, "--model", model, "--gpus", num_gpus, "--gpu-memory", "80", "--data", "gsm8k"]
     if num_gpus < FEWEST[model]:
-        assert code == 2
-        said = capsys.readouterr().err
+        said = command(*words, code=2).err
         assert f"does not fit on {num_gpus} GPU(s) of 80 GB" in said
         assert f"The fewest that fit: {FEWEST[model]} (" in said
         return
-    assert code == 0, capsys.readouterr().err
+    command(*words)
     path = tmp_path / str(num_gpus) / "recipe.yaml"
     recipe = load_recipe(path)
-    assert cli.main(["plan", str(path), "--gpu-memory-gb", "80"]) == 0
+    command("plan", path, "--gpu-memory-gb", "80")
     servers = recipe.serving.num_servers * recipe.serving.tensor_parallel_size
     ranks = recipe.trainer.num_processes
     assert max(servers, ranks) == num_gpus if recipe.placement.colocated else servers + ranks == num_gpus
@@ -258,11 +243,11 @@ def test_a_recipe_that_it_writes_fits_by_plan_and_what_does_not_fit_is_said_with
 
 @pytest.mark.parametrize(("goal", "data"), [("math", "gsm8k"), ("code", "mbpp"), ("tools", "gsm8k")])
 def test_the_goal_decides_verifier_prompt_and_turns(
-    goal: str, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    goal: str, data: str, tmp_path: Path, command: Command
 ) -> None:
     write_config("Qwen3-1.7B", tmp_path)
     options = ["--gpus", "2", "--gpu-memory", "80", "--data", data, "--goal", goal]
-    assert cli.main(["init", "--model", "Qwen3-1.7B", *options]) == 0
+    command("init", "--model", "Qwen3-1.7B", *options)
     recipe = load_recipe(Path("recipe.yaml"))
     assert recipe.name == f"qwen3_1_7b_{data}" and recipe.prompt is not None
     assert recipe.verifying.default == ("code" if goal == "code" else "math")
@@ -273,7 +258,7 @@ def test_the_goal_decides_verifier_prompt_and_turns(
     assert recipe.model.context_tokens is not None
     assert recipe.model.context_tokens >= 1024 + recipe.longest_response()
     if goal == "math":
-        assert cli.main(["plan", "recipe.yaml", "--gpus", "2"]) == 0
+        command("plan", "recipe.yaml", "--gpus", "2")
 
 
 def test_a_base_model_is_told_of_its_tool_in_the_prompt(tmp_path: Path) -> None:
@@ -322,15 +307,14 @@ def test_a_models_folder_says_whether_it_chats(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_new_folder_trains_two_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["init"]) == 0
+def test_a_new_folder_trains_two_steps(tmp_path: Path, command: Command) -> None:
+    command("init")
     words = ["trainer.num_steps=2", "evaluation.num_tasks=16", "evaluation.every_steps=0"]
-    assert cli.main(["train", "recipe.yaml", *words]) == 0
-    said = capsys.readouterr()
+    said = command("train", "recipe.yaml", *words)
     # Rows of the folder's own are none of those that are made.
     assert "the prompt of an earlier row" not in said.out + said.err
     assert "have the prompt of a training row" not in said.out + said.err
     assert (tmp_path / "runs" / "first" / "report.html").is_file()
     # With model and data there, all of both is checked.
-    assert cli.main(["check", "recipe.yaml", "run_folder=runs/second"]) == 0
-    assert "Model and data are not checked" not in capsys.readouterr().out
+    said = command("check", "recipe.yaml", "run_folder=runs/second").out
+    assert "Model and data are not checked" not in said

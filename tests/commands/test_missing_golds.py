@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from fakes.base_model import write_base_model
+from fakes.commands import Command
 
 from asyncrl.commands import main as cli
 
@@ -84,14 +85,14 @@ class V:
 
 
 def test_a_folder_that_the_datasets_library_reads_is_no_way_around(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_command: Command
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     (tmp_path / "published").mkdir()
     with_arrow(tmp_path / "published" / "train.parquet", [*GOOD, {"prompt": "?", "answer": math.nan}])
     recipe = recipe_on(tmp_path, tmp_path / "published", Path("nowhere"))
-    assert cli.main(["verify-data", str(recipe)]) == 1
-    assert "published train, row 4: The gold is missing: it is nan" in capfd.readouterr().out
+    said = whole_command("verify-data", recipe, code=1).out
+    assert "published train, row 4: The gold is missing: it is nan" in said
 
 
 FLAWS = [
@@ -140,13 +141,12 @@ def recipe_on(folder: Path, train: Path, model: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.parquet"])
 def test_check_refuses_the_row_before_anything_starts(
-    name: str, model: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    name: str, model: Path, tmp_path: Path, whole_command: Command
 ) -> None:
     path = tmp_path / name
     write = {"rows.jsonl": with_json_lines, "rows.json": with_json, "rows.parquet": with_arrow}[name]
     write(path, [*GOOD, {"prompt": "?", "answer": math.nan}])
-    assert cli.main(["check", str(recipe_on(tmp_path, path, model))]) == 2
-    said = capfd.readouterr().err
+    said = whole_command("check", recipe_on(tmp_path, path, model), code=2).err
     where = f"{path}:4" if name == "rows.jsonl" else f"{path}, row 4"
     assert where in said and "Traceback" not in said
     assert ("The gold is missing: it is nan" if name == "rows.parquet" else "NaN is not JSON") in said

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from fakes.commands import Command
 from fakes.newcomer import write_project
 
 from asyncrl.commands import main as cli
@@ -93,11 +94,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("tain recipe.yaml", "docs/README.md"),
     ],
 )
-def test_a_refusal_ends_with_its_page(
-    here: Path, words: str, page: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(words.split()) == 2
-    *said, last = capsys.readouterr().err.splitlines()
+def test_a_refusal_ends_with_its_page(here: Path, words: str, page: str, command: Command) -> None:
+    *said, last = command(*words.split(), code=2).err.splitlines()
     assert said and last == f"Read: {page}"
 
 
@@ -116,9 +114,9 @@ def test_a_failure_says_its_page_and_ends_with_1(
     assert capsys.readouterr().err == f"{type(error).__name__}: {error}\n"
 
 
-def test_a_program_that_reads_json_is_told_no_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status", "nowhere", "--json"]) == 2
-    assert capsys.readouterr().err == "nowhere is not a run folder: it has no recipe.yaml.\n"
+def test_a_program_that_reads_json_is_told_no_page(here: Path, command: Command) -> None:
+    said = command("status", "nowhere", "--json", code=2).err
+    assert said == "nowhere is not a run folder: it has no recipe.yaml.\n"
 
 
 def test_the_sentence_that_python_code_gets_is_without_the_page(

@@ -3,17 +3,15 @@
 import json
 from pathlib import Path
 
-import pytest
 import yaml
+from fakes.commands import Command
 from families.known import tiny
 from families.properties import of_each_family
-
-from asyncrl.commands import main as cli
 
 
 @of_each_family("plan")
 def test_plan_counts_a_published_model_from_its_config(
-    architecture: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    architecture: str, tmp_path: Path, command: Command
 ) -> None:
     models = tiny(architecture).published
     assert models, "no published model"
@@ -28,8 +26,6 @@ def test_plan_counts_a_published_model_from_its_config(
         (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
         size_gb = 20 * count / 1e9
         arguments = ["plan", str(tmp_path / "recipe.yaml"), "--gpu-memory-gb"]
-        assert cli.main([*arguments, "100000"]) == 0
-        assert f"parameters {count:,}\n" in capsys.readouterr().out
+        assert f"parameters {count:,}\n" in command(*arguments, "100000").out
         # 18 bytes of state for each parameter do not fit into ten.
-        assert cli.main([*arguments, str(size_gb / 2)]) == 2
-        assert "a trainer rank needs" in capsys.readouterr().err
+        assert "a trainer rank needs" in command(*arguments, size_gb / 2, code=2).err

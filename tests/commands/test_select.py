@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 from fakes.audited_run import write_audited_run
+from fakes.commands import Command
 from fakes.refusals import without_page
 
-from asyncrl.commands import main as cli
 from asyncrl.data.files import read_rows
 from asyncrl.readers.selection import output
 
@@ -46,11 +46,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def selected(
-    capsys: pytest.CaptureFixture[str], *words: str, out: str = "out.jsonl", code: int = 0
+    command: Command, *words: str, out: str = "out.jsonl", code: int = 0
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Lines of the file, and the summary, whose numbers add up."""
-    assert cli.main(["select", "runs/mine", "--out", out, "--force", "--json", *words]) == code
-    summary = json.loads(capsys.readouterr().out)
+    options = ["--out", out, "--force", "--json", *words]
+    summary = json.loads(command("select", "runs/mine", *options, code=code).out)
     for unit, seen in summary["seen"].items():
         assert sum(summary[unit].values()) == seen
     return [found.row for found in read_rows(out, key="out")] if Path(out).exists() else [], summary
@@ -61,9 +61,9 @@ def texts(lines: list[dict[str, Any]], column: str = "response") -> list[str]:
 
 
 def test_correct_responses_are_written_once_each_with_where_they_are_from(
-    run: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, command: Command
 ) -> None:
-    lines, summary = selected(capsys)
+    lines, summary = selected(command)
     assert texts(lines) == ["so \\boxed{2}", "\\boxed{2}", "\\boxed{2}!", "\\boxed{3}", "I add: \\boxed{3}"]
     assert lines[1]["prompt"] == "1+1=" and lines[1]["answer"] == "2" and lines[1]["verifier"] == "math"
     assert {name: lines[1][name] for name in lines[1] if name.startswith("from_")} == {
@@ -94,14 +94,14 @@ def test_correct_responses_are_written_once_each_with_where_they_are_from(
     }
 
 
-def test_each_kind_of_choice_writes_its_own_responses(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert texts(selected(capsys, "--choose", "best")[0]) == ["so \\boxed{2}", "\\boxed{3}"]
-    assert len(selected(capsys, "--choose", "shortest", "--limit", "2")[0]) == 4
+def test_each_kind_of_choice_writes_its_own_responses(run: Path, command: Command) -> None:
+    assert texts(selected(command, "--choose", "best")[0]) == ["so \\boxed{2}", "\\boxed{3}"]
+    assert len(selected(command, "--choose", "shortest", "--limit", "2")[0]) == 4
     # Every vote counts, also that of a repeated text.
-    lines, summary = selected(capsys, "--choose", "majority")
+    lines, summary = selected(command, "--choose", "majority")
     assert texts(lines) == ["so \\boxed{2}", "\\boxed{2}", "\\boxed{2}!", "\\boxed{3}", "I add: \\boxed{3}"]
     assert summary["rows"]["no answer has the most votes"] == 1
-    pairs, summary = selected(capsys, "--choose", "pairs", "--limit", "2")
+    pairs, summary = selected(command, "--choose", "pairs", "--limit", "2")
     assert [(line["prompt"], line["chosen"], line["rejected"]) for line in pairs] == [
         ("1+1=", "so \\boxed{2}", "\\boxed{7}"),
         ("1+1=", "\\boxed{2}", "\\boxed{9}"),
@@ -111,28 +111,24 @@ def test_each_kind_of_choice_writes_its_own_responses(run: Path, capsys: pytest.
     assert (pairs[1]["from_chosen_step"], pairs[1]["from_rejected_verdict"]) == (2, "wrong")
     assert summary["responses"]["beyond the limit per row"] == 2
     # All have three tokens: none is shorter than another.
-    lines, summary = selected(capsys, "--choose", "short_pairs", out="none.jsonl", code=1)
+    lines, summary = selected(command, "--choose", "short_pairs", out="none.jsonl", code=1)
     assert lines == [] and "written" not in summary["rows"]
 
 
-def test_filters_leave_out_and_count_what_they_do_not_let_through(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines, summary = selected(capsys, "--steps", "2")
+def test_filters_leave_out_and_count_what_they_do_not_let_through(run: Path, command: Command) -> None:
+    lines, summary = selected(command, "--steps", "2")
     assert texts(lines) == ["\\boxed{2}", "I add: \\boxed{3}"] and summary["responses"]["not of --steps"] == 6
-    lines, summary = selected(capsys, "--versions", "2-9", "--limit", "1")
+    lines, summary = selected(command, "--versions", "2-9", "--limit", "1")
     assert texts(lines) == ["\\boxed{2}!"] and summary["responses"]["not of --versions"] == 10
-    lines, summary = selected(capsys, "--rows", "2")
+    lines, summary = selected(command, "--rows", "2")
     assert {line["from_row"] for line in lines} == {"train:2"} and summary["rows"]["not of --rows"] == 3
-    _, summary = selected(capsys, "--length", "4-9", out="none.jsonl", code=1)
+    _, summary = selected(command, "--length", "4-9", out="none.jsonl", code=1)
     assert summary["responses"]["not of --length"] == 12
-    _, summary = selected(capsys, "--score", "0-0.5", out="none.jsonl", code=1)
+    _, summary = selected(command, "--score", "0-0.5", out="none.jsonl", code=1)
     assert summary["responses"]["not of --score"] == 5
 
 
-def test_another_verifier_grades_first_and_its_faults_are_never_chosen(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_verifier_grades_first_and_its_faults_are_never_chosen(run: Path, command: Command) -> None:
     Path("strict.py").write_text(
         "from verifiers.verdict import correct, wrong\n"
         "class Strict:\n"
@@ -146,7 +142,7 @@ def test_another_verifier_grades_first_and_its_faults_are_never_chosen(
         "        return correct() if response == '\\\\boxed{' + reference + '}' else wrong()\n"
     )
     words = ["--verifier", "./strict.py:Strict", "rollout.max_fault_retries=0"]
-    lines, summary = selected(capsys, "--choose", "pairs", *words)
+    lines, summary = selected(command, "--choose", "pairs", *words)
     assert texts(lines, "chosen") == ["\\boxed{2}", "\\boxed{3}"]
     assert texts(lines, "rejected") == ["so \\boxed{2}", "I add: \\boxed{3}"]
     assert lines[0]["from_chosen_verifier"].endswith("strict.py:Strict")
@@ -154,43 +150,40 @@ def test_another_verifier_grades_first_and_its_faults_are_never_chosen(
     assert summary["responses"]["--verifier cannot read its gold"] == 2
 
 
-def test_parquet_has_the_same_rows_and_tokens_of_the_journal(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines, _ = selected(capsys, "--tokens")
+def test_parquet_has_the_same_rows_and_tokens_of_the_journal(run: Path, command: Command) -> None:
+    lines, _ = selected(command, "--tokens")
     assert lines[0]["prompt_tokens"] == [1] and lines[0]["response_tokens"] == [0, 1, 2]
     assert lines[0]["response_sampled"] == [True] * 3
-    assert selected(capsys, "--tokens", out="a/new/folder/out.parquet")[0] == lines
+    assert selected(command, "--tokens", out="a/new/folder/out.parquet")[0] == lines
     assert (
         str(pyarrow.parquet.read_schema("a/new/folder/out.parquet").field("response_tokens").type)
         == "list<element: int32>"
     )
 
 
-def test_a_selection_is_data_that_a_recipe_can_read(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    selected(capsys)
-    assert cli.main(["verify-data", "out.jsonl"]) == 0
-    assert "out.jsonl: 5 rows, 5 golds" in capsys.readouterr().out
+def test_a_selection_is_data_that_a_recipe_can_read(run: Path, command: Command) -> None:
+    selected(command)
+    assert "out.jsonl: 5 rows, 5 golds" in command("verify-data", "out.jsonl").out
 
 
-def test_compacted_responses_are_counted(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compacted_responses_are_counted(run: Path, command: Command) -> None:
     change(run, "UPDATE trajectories SET text = NULL WHERE group_id = 0")
-    _, summary = selected(capsys)
+    _, summary = selected(command)
     assert summary["responses"]["compacted: its text is gone"] == 2
     change(run, "UPDATE trajectories SET text = NULL")
-    said = refusal(capsys, "runs/mine", "--out", "new.jsonl")
+    said = refusal(command, "runs/mine", "--out", "new.jsonl")
     assert "the texts of all 14 responses were compacted. Give --compacted or -n" in said
 
 
 def test_a_file_that_is_there_is_kept_and_an_interrupted_one_is_not_begun(
-    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    run: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("out.jsonl").write_text("mine")
-    said = without_page(refusal(capsys, "runs/mine", "--out", "out.jsonl"))
+    said = without_page(refusal(command, "runs/mine", "--out", "out.jsonl"))
     assert said == "--out is out.jsonl, which exists. Name another file, or give --force to replace it."
     monkeypatch.setattr(output.Output, "add", lambda *_: signal.raise_signal(signal.SIGINT))
-    assert cli.main(["select", "runs/mine", "--out", "out.jsonl", "--force"]) == 130
-    assert "Stopped: --out was not written." in capsys.readouterr().err
+    said = command("select", "runs/mine", "--out", "out.jsonl", "--force", code=130).err
+    assert "Stopped: --out was not written." in said
     assert Path("out.jsonl").read_text() == "mine" and not Path(".out.jsonl.part").exists()
 
 
@@ -217,34 +210,28 @@ def test_a_file_that_is_there_is_kept_and_an_interrupted_one_is_not_begun(
         ),
     ],
 )
-def test_a_mistake_is_one_sentence(
-    run: Path, capsys: pytest.CaptureFixture[str], words: list[str], sentence: str
-) -> None:
-    said = refusal(capsys, "runs/mine", "--out", "new.jsonl", *words)
+def test_a_mistake_is_one_sentence(run: Path, command: Command, words: list[str], sentence: str) -> None:
+    said = refusal(command, "runs/mine", "--out", "new.jsonl", *words)
     assert sentence in said and "Traceback" not in said
 
 
-def test_what_is_no_run_needs_a_number_and_a_changed_file_is_refused(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "no journal of a run at nowhere" in refusal(capsys, "nowhere", "--out", "new.jsonl")
-    assert "recipe.yaml is no run" in refusal(capsys, "recipe.yaml", "--out", "new.jsonl")
-    said = refusal(capsys, "model", "--out", "new.jsonl", "-n", "2")
+def test_what_is_no_run_needs_a_number_and_a_changed_file_is_refused(run: Path, command: Command) -> None:
+    assert "no journal of a run at nowhere" in refusal(command, "nowhere", "--out", "new.jsonl")
+    assert "recipe.yaml is no run" in refusal(command, "recipe.yaml", "--out", "new.jsonl")
+    said = refusal(command, "model", "--out", "new.jsonl", "-n", "2")
     assert "model is taken for a model, for it is no run and no recipe: name the rows" in said
     data = Path("train.jsonl")
     data.write_text(data.read_text().replace('"2"', '"5"'))
-    assert "data.train has changed since runs/mine" in refusal(capsys, "runs/mine", "--out", "new.jsonl")
+    assert "data.train has changed since runs/mine" in refusal(command, "runs/mine", "--out", "new.jsonl")
 
 
-def test_a_run_without_verdicts_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_verdicts_is_refused(run: Path, command: Command) -> None:
     change(run, "UPDATE trajectories SET outcome = NULL")
-    assert "no response was graded yet" in refusal(capsys, "runs/mine", "--out", "new.jsonl")
+    assert "no response was graded yet" in refusal(command, "runs/mine", "--out", "new.jsonl")
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert cli.main(["select", *words]) == 2
-    return capsys.readouterr().err.strip()
+def refusal(command: Command, *words: str) -> str:
+    return command("select", *words, code=2).err.strip()
 
 
 def change(run: Path, statement: str) -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fakes.commands import Command
 
-from asyncrl.commands.main import main
 from asyncrl.commands.train import lacks, recipe_list
 from asyncrl.recipe.shipped import Header
 
@@ -13,11 +13,10 @@ SUMS = Header("sums", "Sums.", "1 minute on two cores", 1, 4)
 
 
 def test_train_alone_lists_recipes_and_ends_with_2(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["train"]) == 2
-    assert "asyncrl train RECIPE" in capsys.readouterr().out
+    assert "asyncrl train RECIPE" in command("train", code=2).out
 
 
 def test_the_quickest_is_first_and_each_has_its_command_time_and_memory() -> None:

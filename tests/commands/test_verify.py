@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from asyncrl.commands import main as cli
+from fakes.commands import Command
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = "import sys; from asyncrl.commands.main import main; sys.exit(main(['verify', *sys.argv[1:]]))"
@@ -95,12 +94,11 @@ def test_bad_input_ends_with_2_and_one_sentence(
     sentence: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    whole_command: Command,
 ) -> None:
     (tmp_path / "bad.jsonl").write_text('{"gold": 1, "response": "x"}\n{"gold": 1}\n')
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["verify", *words]) == 2
-    line, page = capfd.readouterr().err.splitlines()
+    line, page = whole_command("verify", *words, code=2).err.splitlines()
     assert page == "Read: verifiers/README.md"
     assert sentence in line
 
@@ -111,15 +109,14 @@ def test_a_line_of_standard_input_that_is_no_row_ends_with_2(tmp_path: Path) -> 
 
 
 def test_a_contract_is_checked_and_a_broken_one_ends_with_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_command: Command
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["verify", "--contract", "math"]) == 0
-    assert "FAIL" not in capfd.readouterr().out
+    assert "FAIL" not in whole_command("verify", "--contract", "math").out
     (tmp_path / "own.py").write_text(
         "class Bad:\n"
         "    def parse_reference(self, raw): return raw\n"
         "    def verify(self, response, reference): return 1\n"
     )
-    assert cli.main(["verify", "--contract", "./own.py:Bad"]) == 1
-    assert "FAIL no response makes it raise, hang or fault" in capfd.readouterr().out
+    said = whole_command("verify", "--contract", "./own.py:Bad", code=1).out
+    assert "FAIL no response makes it raise, hang or fault" in said

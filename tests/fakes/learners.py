@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import torch
 from fakes.recipes import make_recipe
 from torch import Tensor
 
@@ -22,3 +23,7 @@ def make_learner(folder: Path, **sections: dict) -> Learner:
 def copy_weights(model: Policy | PolicyModel) -> dict[str, Tensor]:
     """By their Hugging Face names, as they are now; a critic's value head by that of the output layer."""
     return {name: tensor.clone() for name, tensor in export_weights(model)}
+
+
+def is_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from fakes.commands import Command
 from fakes.gguf_files import TOKENS, write_gguf
 from fakes.hub import Hub, running_hub
 from fakes.models import write_model
@@ -16,7 +17,6 @@ from fakes.newcomer import write_project
 from fakes.records import make_queue, make_task
 from huggingface_hub import constants
 
-from asyncrl.commands import main as cli
 from asyncrl.errors import InputError
 from asyncrl.journal.starts import RunEnd, forget_end, record_end
 from asyncrl.journal.writer import Journal
@@ -71,10 +71,8 @@ def begin_run(project: Path) -> None:
     queue.journal.close()
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    capsys.readouterr()
-    assert cli.main(["check", "recipe.yaml", *words]) == 2
-    *_, said, page = capsys.readouterr().err.splitlines()
+def refusal(command: Command, *words: str) -> str:
+    *_, said, page = command("check", "recipe.yaml", *words, code=2).err.splitlines()
     assert page.startswith("Read: ")
     return said
 
@@ -92,38 +90,36 @@ def test_check_fetches_a_model_of_a_hub_and_says_commit_and_folder(project: Path
     assert model_folder(fetch_model(recipe).model) == folder == model_folder(recipe.model)
 
 
-def test_a_misspelt_model_is_one_sentence(project: Path, hub: Hub, capsys: pytest.CaptureFixture[str]):
-    said = refusal(capsys, "model.path=tiny/modell")
+def test_a_misspelt_model_is_one_sentence(project: Path, hub: Hub, command: Command):
+    said = refusal(command, "model.path=tiny/modell")
     assert said.startswith('model.path is "tiny/modell", but this machine has no such path and http')
-    assert "is not a valid hub name" in refusal(capsys, "model.path=tiny/a..b")
-    said = refusal(capsys, "model.path=model")
+    assert "is not a valid hub name" in refusal(command, "model.path=tiny/a..b")
+    said = refusal(command, "model.path=model")
     assert said.startswith(f"model.path is {project}/model, which is not a folder.") and "or a hub id" in said
 
 
 def test_a_model_that_did_not_arrive_in_full_is_not_used(
-    project: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, command: Command
 ):
     section = load_recipe(project / "recipe.yaml").model
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "cannot be reached" in refusal(capsys)
+    assert "cannot be reached" in refusal(command)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     hub.cut = {"model.safetensors"}
-    assert refusal(capsys).startswith("tiny/model could not be fetched")
+    assert refusal(command).startswith("tiny/model could not be fetched")
     assert snapshot(project, hub).is_dir()
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "not all of its files" in refusal(capsys)
+    assert "not all of its files" in refusal(command)
     with pytest.raises(InputError, match="`asyncrl check` and `asyncrl train` fetch or convert it"):
         model_folder(section)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     hub.cut = set()
-    assert cli.main(["check", "recipe.yaml"]) == 0
+    command("check", "recipe.yaml")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert cli.main(["check", "recipe.yaml"]) == 0
+    command("check", "recipe.yaml")
 
 
-def test_a_run_keeps_the_commit_that_it_began_with(
-    project: Path, hub: Hub, capsys: pytest.CaptureFixture[str]
-):
+def test_a_run_keeps_the_commit_that_it_began_with(project: Path, hub: Hub, command: Command):
     begin_run(project)
     first, written = hub.commit, read_run_recipe(project / "runs" / "mine").model
     assert (written.path, written.revision) == ("tiny/model", first)
@@ -131,15 +127,12 @@ def test_a_run_keeps_the_commit_that_it_began_with(
     hub.requests.clear()
     # Also where the recipe names the branch, and from the run's own copy of it.
     for words in (["recipe.yaml"], ["recipe.yaml", "model.revision=main"], ["runs/mine/recipe.yaml"]):
-        assert cli.main(["check", *words]) == 0
-        said = capsys.readouterr().out
+        said = command("check", *words).out
         assert f"tiny/model at commit {first}" in said and "resumes at step 1" in said
     assert hub.requests == []
-    assert f"model.revision = '{first}', the recipe now says '{LATER}'" in refusal(
-        capsys, "model.revision=v1"
-    )
-    assert cli.main(["check", "recipe.yaml", "run_folder=other"]) == 0
-    assert f"tiny/model at commit {LATER}" in capsys.readouterr().out
+    said = refusal(command, "model.revision=v1")
+    assert f"model.revision = '{first}', the recipe now says '{LATER}'" in said
+    assert f"tiny/model at commit {LATER}" in command("check", "recipe.yaml", "run_folder=other").out
 
 
 def test_a_run_that_lost_its_model_fetches_the_same_commit_unless_it_is_complete(project: Path, hub: Hub):
@@ -160,23 +153,18 @@ def test_a_run_that_lost_its_model_fetches_the_same_commit_unless_it_is_complete
     assert model_folder(recorded.model).name == first and hub.requests
 
 
-def test_a_plan_needs_nothing_but_config_json(project: Path, hub: Hub, capsys: pytest.CaptureFixture[str]):
-    assert cli.main(["plan", "recipe.yaml"]) == 0
-    assert "tiny/model: Qwen3ForCausalLM" in capsys.readouterr().out
+def test_a_plan_needs_nothing_but_config_json(project: Path, hub: Hub, command: Command):
+    assert "tiny/model: Qwen3ForCausalLM" in command("plan", "recipe.yaml").out
     fetched = [request for request in hub.requests if request.startswith("GET /tiny/model/resolve")]
     assert [request.rpartition("/")[2] for request in fetched] == ["config.json"]
 
 
-def test_a_gguf_file_is_a_model(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_a_gguf_file_is_a_model(project: Path, monkeypatch: pytest.MonkeyPatch, command: Command):
     monkeypatch.setenv("XDG_CACHE_HOME", str(project / "cache"))
     original = write_model(project / "original", "Qwen2", vocab_size=len(TOKENS))
     write_gguf(project / "small.gguf", original, check_model_folder(original))
-    for _ in range(2):
-        assert cli.main(["check", "recipe.yaml", "model.path=small.gguf"]) == 0
-    said = capsys.readouterr()
-    assert "# model     small.gguf, converted in cache/asyncrl/gguf/small-" in said.out
-    assert said.err.count("done    converting small.gguf") == 1
+    first, again = (command("check", "recipe.yaml", "model.path=small.gguf") for _ in range(2))
+    assert "# model     small.gguf, converted in cache/asyncrl/gguf/small-" in again.out
+    assert "done    converting small.gguf" in first.err and "converting" not in again.err
     (project / "small.gguf").write_bytes(b"GGUF")
-    assert "small.gguf cannot be read as GGUF" in refusal(capsys, "model.path=small.gguf")
+    assert "small.gguf cannot be read as GGUF" in refusal(command, "model.path=small.gguf")

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from fakes.commands import Command
 from fakes.newcomer import row, write_project
 
-from asyncrl.commands import main as cli
 from asyncrl.controller.inputs import Inputs
 from asyncrl.errors import InputError
 from asyncrl.evaluation.asked_sets import benchmarks_of
@@ -56,23 +56,18 @@ def test_a_grader_that_cannot_read_the_golds_is_refused_with_the_row(project: Pa
         inputs_of(project, "evaluation.verifier=choice")
 
 
-def test_the_room_of_an_evaluation_is_checked(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", str(project / "recipe.yaml"), "evaluation.max_new_tokens=128"]) == 2
-    assert "evaluation.max_new_tokens is 128 but the context holds 128 tokens" in capsys.readouterr().err
+def test_the_room_of_an_evaluation_is_checked(project: Path, command: Command) -> None:
+    said = command("check", project / "recipe.yaml", "evaluation.max_new_tokens=128", code=2).err
+    assert "evaluation.max_new_tokens is 128 but the context holds 128 tokens" in said
     small = ["check", str(project / "recipe.yaml"), "serving.max_total_tokens=90"]
-    assert cli.main(small) == 0
-    capsys.readouterr()
-    assert cli.main([*small, "evaluation.max_new_tokens=100"]) == 2
-    assert "or more, or lower evaluation.max_new_tokens" in capsys.readouterr().err
+    command(*small)
+    said = command(*small, "evaluation.max_new_tokens=100", code=2).err
+    assert "or more, or lower evaluation.max_new_tokens" in said
 
 
-def test_a_held_out_prompt_is_shown_with_what_ends_its_answer(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_held_out_prompt_is_shown_with_what_ends_its_answer(project: Path, command: Command) -> None:
     words = [str(project / "recipe.yaml"), "evaluation.max_new_tokens=50", "evaluation.stop=['+']"]
-    assert cli.main(["prompt", *words, "evaluation.verifier=exact", "--heldout"]) == 0
-    shown = capsys.readouterr().out
+    shown = command("prompt", *words, "evaluation.verifier=exact", "--heldout").out
     assert f"{json.dumps('+')}, or after 50 tokens (evaluation.max_new_tokens)" in shown
     assert "verifier   exact" in shown
-    assert cli.main(["prompt", *words]) == 0
-    assert "or after 16 tokens (rollout.max_new_tokens)" in capsys.readouterr().out
+    assert "or after 16 tokens (rollout.max_new_tokens)" in command("prompt", *words).out

@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from fakes.commands import Command
 from fakes.gguf_files import TOKENS, write_gguf
 from fakes.models import write_model
 from fakes.processes import wait_for_end
 
-from asyncrl.commands import main as cli
 from asyncrl.errors import InputError
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.prepare import prepare_and_fetch
@@ -119,7 +119,7 @@ def test_what_is_wrong_with_the_model_is_said_before_anything_is_made(tmp_path: 
     ],
 )
 def test_a_name_of_a_module_that_has_moved_is_refused_before_any_work(
-    tmp_path: Path, key: str, value: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, key: str, value: str, command: Command
 ) -> None:
     def fetch(recipe: Recipe) -> Recipe:
         raise AssertionError("a model is fetched")
@@ -129,5 +129,4 @@ def test_a_name_of_a_module_that_has_moved_is_refused_before_any_work(
     said = r"asyncrl\.trackers\.trackio is asyncrl\.readers\.trackers\.trackio now"
     with pytest.raises(InputError, match=said):
         prepare_and_fetch(load_recipe(path, [override]), path, [override], fetch)
-    assert cli.main(["check", str(path), override]) == 2
-    assert re.search(said, capsys.readouterr().err)
+    assert re.search(said, command("check", path, override, code=2).err)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fakes.commands import Command
 from fakes.statuses import make_status
 
-from asyncrl.commands.main import main
 from asyncrl.errors import DiskError, Diverged, InputError, ServerError
 from asyncrl.launch.restarts import failure_recorded, keep_training, record_cause
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
@@ -67,59 +67,52 @@ class DyingTrainer:
         await keep_training(trainers, self.controller, asyncio.Event(), Path("nowhere"), stop_seconds=4.0)
 
 
-async def test_a_trainer_that_is_killed_starts_again_as_long_as_it_makes_steps() -> None:
-    trainer = DyingTrainer([-9] * 20, num_steps=1, num_commits=0)
+SAME_WORDS = {"num_steps": 5, "is_different_each_time": False}
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "keys"),
+    [
+        # It is killed, and makes steps in between.
+        (-9, {"num_steps": 1, "num_commits": 0}),
+        # It fails between checkpoints.
+        (1, {"num_steps": 5, "num_commits": 1}),
+        # It may meet the same trouble again, a server that is away for instance.
+        (1, SAME_WORDS | {"num_commits": 1}),
+    ],
+)
+async def test_a_trainer_that_comes_further_starts_again_each_time(
+    exit_code: int, keys: dict[str, Any]
+) -> None:
+    trainer = DyingTrainer([exit_code] * 20, **keys)
     await trainer.keep_training()
     assert trainer.num_starts == 20
 
 
-async def test_a_trainer_that_is_killed_before_each_step_is_given_up() -> None:
-    trainer = DyingTrainer([-9] * 20, num_steps=0, num_commits=0)
+@pytest.mark.parametrize(
+    ("exit_code", "keys", "num_starts"),
+    [
+        # It is killed before each step.
+        (-9, {"num_steps": 0, "num_commits": 0}, MAX_RESTARTS),
+        # It fails at each checkpoint, although it repeats steps.
+        (1, {"num_steps": 5, "num_commits": 0}, MAX_RESTARTS),
+        # It fails twice with the same words and no checkpoint between.
+        (1, SAME_WORDS | {"num_commits": 0}, 1),
+        # The same words at a later step are another failure, but without a checkpoint between.
+        (1, SAME_WORDS | {"num_commits": 0, "is_further_each_time": True}, MAX_RESTARTS),
+        # It would end the same way again.
+        (DiskError.EXIT_CODE, {"num_steps": 5, "num_commits": 1}, 0),
+        (Diverged.EXIT_CODE, {"num_steps": 5, "num_commits": 1}, 0),
+        (2, {"num_steps": 5, "num_commits": 1}, 0),
+    ],
+)
+async def test_a_trainer_that_comes_no_further_is_given_up(
+    exit_code: int, keys: dict[str, Any], num_starts: int
+) -> None:
+    trainer = DyingTrainer([exit_code] * 20, **keys)
     with pytest.raises(TrainerFailed):
         await trainer.keep_training()
-    assert trainer.num_starts == MAX_RESTARTS
-
-
-async def test_a_trainer_that_fails_at_each_checkpoint_is_given_up_although_it_repeats_steps() -> None:
-    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=0)
-    with pytest.raises(TrainerFailed):
-        await trainer.keep_training()
-    assert trainer.num_starts == MAX_RESTARTS
-
-
-async def test_a_trainer_that_fails_between_checkpoints_starts_again() -> None:
-    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=1)
-    await trainer.keep_training()
-    assert trainer.num_starts == 20
-
-
-async def test_a_trainer_that_fails_twice_with_the_same_words_and_no_checkpoint_between_is_given_up() -> None:
-    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=0, is_different_each_time=False)
-    with pytest.raises(TrainerFailed):
-        await trainer.keep_training()
-    assert trainer.num_starts == 1
-    # One that comes further in between may meet the same trouble again, a server that is away for instance.
-    trainer = DyingTrainer([1] * 20, num_steps=5, num_commits=1, is_different_each_time=False)
-    await trainer.keep_training()
-    assert trainer.num_starts == 20
-
-
-async def test_the_same_words_at_a_later_step_are_another_failure() -> None:
-    trainer = DyingTrainer(
-        [1] * 20, num_steps=5, num_commits=0, is_different_each_time=False, is_further_each_time=True
-    )
-    with pytest.raises(TrainerFailed):
-        await trainer.keep_training()
-    # Without a checkpoint between it is given up all the same, later.
-    assert trainer.num_starts == MAX_RESTARTS
-
-
-@pytest.mark.parametrize("exit_code", [DiskError.EXIT_CODE, Diverged.EXIT_CODE, 2])
-async def test_a_trainer_that_would_end_the_same_way_again_does_not_start_again(exit_code: int) -> None:
-    trainer = DyingTrainer([exit_code], num_steps=5, num_commits=1)
-    with pytest.raises(TrainerFailed):
-        await trainer.keep_training()
-    assert trainer.num_starts == 0
+    assert trainer.num_starts == num_starts
 
 
 async def test_a_trainer_that_dies_while_the_run_stops_is_not_started_again_and_said_so(
@@ -149,11 +142,10 @@ def fail(folder: Path, error: BaseException) -> None:
 
 
 def test_the_cause_of_a_failed_start_is_in_status_and_in_every_view_of_the_page(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, command: Command
 ) -> None:
     fail(folder, InputError(f"The run cannot start: {DIED}"))
-    assert main(["status", str(folder)]) == 1
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(command("status", folder, code=1).out.split())
     assert "state failed" in said
     assert "cause InputError: The run cannot start: server 0 ended while it started" in said
     run = Run("run", folder)

@@ -304,24 +304,32 @@ def taught(
     return recipe, found
 
 
+@contextlib.asynccontextmanager
+async def beside(
+    folder: Path, recipe: Recipe, side_models: dict[str, SideModel], gpus: GpuMap = ON_CPU
+) -> AsyncIterator[LocalServers]:
+    """Servers of the recipe and of other models."""
+    site = LocalSite(recipe.cluster, gpus)
+    async with new_session() as session:
+        yield LocalServers(
+            recipe,
+            model_folder=folder,
+            logs=folder,
+            session=session,
+            site=site,
+            places=await site.place(server_needs(recipe, side_models=side_models)),
+            side_models=side_models,
+        )
+
+
 async def test_the_teacher_is_a_server_of_its_own_with_its_model_its_gpus_and_the_tokens_it_never_samples(
     tmp_path: Path,
 ) -> None:
     recipe, teacher = taught(tmp_path)
-    gpus = assign(recipe, whole_gpus(4))
-    site = LocalSite(recipe.cluster, gpus)
-    async with new_session() as session:
-        servers = LocalServers(
-            recipe,
-            model_folder=tmp_path,
-            logs=tmp_path,
-            session=session,
-            site=site,
-            places=await site.place(server_needs(recipe, side_models={TEACHER: teacher})),
-            side_models={TEACHER: teacher},
-        )
-    assert servers.side_urls[TEACHER] not in servers.urls and len(servers.urls) == 1
-    process: Any = servers.processes[servers.side_urls[TEACHER]]
+    async with beside(tmp_path, recipe, {TEACHER: teacher}, assign(recipe, whole_gpus(4))) as servers:
+        url = servers.side_urls[TEACHER]
+    assert url not in servers.urls and len(servers.urls) == 1
+    process: Any = servers.processes[url]
     assert process.name == "teacher" and process.log_path == tmp_path / "teacher.log"
     assert process._environment["CUDA_VISIBLE_DEVICES"] == "2,3"
     assert process._environment["ASYNCRL_UNSAMPLED"] == "7-8"
@@ -338,19 +346,9 @@ async def test_an_opponent_is_a_server_of_its_own_that_says_one_version_and_move
     )
     own = recipe.of_opponent("rival")
     model = SideModel(own, tmp_path / "rival", None, 64, 9, "float32", Unsampled((7, 8)))
-    side_models = {"opponent rival": model}
-    site = LocalSite(recipe.cluster, assign(recipe, whole_gpus(3)))
-    async with new_session() as session:
-        servers = LocalServers(
-            recipe,
-            model_folder=tmp_path,
-            logs=tmp_path,
-            session=session,
-            site=site,
-            places=await site.place(server_needs(recipe, side_models=side_models)),
-            side_models=side_models,
-        )
-    (url,) = servers.opponent_urls().values()
+    gpus = assign(recipe, whole_gpus(3))
+    async with beside(tmp_path, recipe, {"opponent rival": model}, gpus) as servers:
+        (url,) = servers.opponent_urls().values()
     process: Any = servers.processes[url]
     assert url not in servers.urls and process.log_path == tmp_path / "opponent-rival.log"
     assert process._environment["CUDA_VISIBLE_DEVICES"] == "2"
@@ -362,26 +360,18 @@ async def test_an_opponent_is_a_server_of_its_own_that_says_one_version_and_move
 async def test_an_external_teacher_without_top_k_is_refused_and_one_without_the_plugin_unless_at_1(
     tmp_path: Path, temperature: float
 ) -> None:
-    async with FakeTeacher() as server, new_session() as session:
+    async with FakeTeacher() as server:
         recipe, teacher = taught(tmp_path, server.url, 3, rollout={"temperature": temperature})
         recipe = recipe.model_copy(update={"serving": recipe.serving.model_copy(update={"num_servers": 0})})
-        servers = LocalServers(
-            recipe,
-            model_folder=tmp_path,
-            logs=tmp_path,
-            session=session,
-            site=LocalSite(recipe.cluster, ON_CPU),
-            places={},
-            side_models={TEACHER: teacher},
-        )
-        assert servers.side_urls[TEACHER] == server.url and not servers.processes
-        await servers.start()
-        assert server.bodies[0]["input_ids"] == [0, 0]
-        server.num_top = 0
-        with pytest.raises(ServerError, match=r"which 3 tokens it finds likeliest \(teacher.top_k\): "):
+        async with beside(tmp_path, recipe, {TEACHER: teacher}) as servers:
+            assert servers.side_urls[TEACHER] == server.url and not servers.processes
             await servers.start()
-        server.num_top, server.hooks = None, None
-        if temperature == 1.0:
-            return await servers.start()
-        with pytest.raises(ServerError, match=r"has no asyncrl plugin: .* rollout.temperature is 0.7"):
-            await servers.start()
+            assert server.bodies[0]["input_ids"] == [0, 0]
+            server.num_top = 0
+            with pytest.raises(ServerError, match=r"which 3 tokens it finds likeliest \(teacher.top_k\): "):
+                await servers.start()
+            server.num_top, server.hooks = None, None
+            if temperature == 1.0:
+                return await servers.start()
+            with pytest.raises(ServerError, match=r"has no asyncrl plugin: .* rollout.temperature is 0.7"):
+                await servers.start()

@@ -23,6 +23,14 @@ from asyncrl.wire.ending import ending_line
 FULL = ending_line(DiskError("Publication v4 finds\nno room"))
 
 
+def last_words(path: Path, log: str, exit_code: int) -> str:
+    """Of the rank with that log, when it has ended."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(log)
+    rank = ChildProcess(path.stem.replace("-", " "), [], environment={}, log_path=path)
+    return _last_words(rank, exit_code)
+
+
 @pytest.mark.parametrize(
     ("log", "said"),
     [
@@ -38,33 +46,25 @@ FULL = ending_line(DiskError("Publication v4 finds\nno room"))
 def test_a_full_disk_is_said_in_whole_also_where_its_own_words_found_no_room(
     tmp_path: Path, log: str, said: str
 ) -> None:
-    path = tmp_path / "run" / "logs" / "trainer-0.log"
-    path.parent.mkdir(parents=True)
-    path.write_text(log)
-    rank = ChildProcess("trainer 0", [], environment={}, log_path=path)
-    words = _last_words(rank, DiskError.EXIT_CODE)
+    words = last_words(tmp_path / "run" / "logs" / "trainer-0.log", log, DiskError.EXIT_CODE)
     assert re.search(said, words), words
 
 
 def test_of_a_trainer_that_diverged_the_hint_is_said_first(tmp_path: Path) -> None:
-    path = tmp_path / "trainer-0.log"
     record = ending_line(Diverged("Lower trainer.learning_rate, which is 1"))
-    path.write_text(f"step 3\n{record}[W] a warning of torch\n")
-    rank = ChildProcess("trainer 0", [], environment={}, log_path=path)
-    words = _last_words(rank, Diverged.EXIT_CODE)
+    log = f"step 3\n{record}[W] a warning of torch\n"
+    words = last_words(tmp_path / "trainer-0.log", log, Diverged.EXIT_CODE)
     assert words == "trainer 0 stopped. Diverged: Lower trainer.learning_rate, which is 1"
 
 
 def test_of_a_trainer_that_was_killed_the_usual_cause_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "trainer-0.log"
-    path.write_text("ready: version 0\n")
-    rank = ChildProcess("trainer 0", [], environment={}, log_path=path)
-    words = _last_words(rank, -signal.SIGKILL)
+    log, path = "ready: version 0\n", tmp_path / "trainer-0.log"
+    words = last_words(path, log, -signal.SIGKILL)
     assert (
         words.startswith("trainer 0 was killed (SIGKILL), as the kernel does") and "memory runs out" in words
     )
     assert words.endswith("ready: version 0")
-    assert _last_words(rank, -signal.SIGTERM).startswith("trainer 0 ended with exit code -15.")
+    assert last_words(path, log, -signal.SIGTERM).startswith("trainer 0 ended with exit code -15.")
 
 
 WATCHDOG = (
@@ -98,10 +98,7 @@ GONE = "[rank0]: NCCL error: remote process exited or there was a network error,
     ],
 )
 def test_a_rank_that_nccls_watchdog_ended_is_told_in_a_sentence(tmp_path: Path, log: str, said: str) -> None:
-    path = tmp_path / "trainer-1.log"
-    path.write_text(log)
-    rank = ChildProcess("trainer 1", [], environment={}, log_path=path)
-    words = _last_words(rank, -signal.SIGABRT)
+    words = last_words(tmp_path / "trainer-1.log", log, -signal.SIGABRT)
     assert re.search(said, words), words
 
 

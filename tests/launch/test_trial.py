@@ -21,8 +21,9 @@ from asyncrl.tasks.verifier_cache import VerifierCache
 
 HEAD = "import os, time\nfrom verifiers.verdict import Outcome, Verdict\nclass V:\n"
 PARSE = "    def parse_reference(self, raw): return raw\n"
-NO_VERIFY = "    def verify(self, response, reference): raise NotImplementedError\n"
 WRONG = "Verdict(Outcome.WRONG, 0.0)"
+VERIFY = "    def verify(self, response, reference): "
+NO_VERIFY = f"{VERIFY}raise NotImplementedError\n"
 
 
 def try_rows(folder: Path, *rows: dict[str, Any], num_responses: int = 1, **verifying: Any) -> None:
@@ -43,72 +44,65 @@ def try_rows(folder: Path, *rows: dict[str, Any], num_responses: int = 1, **veri
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("    def verify(self, response): pass\n", r"TypeError: V.verify\(\) takes 2 positional arguments"),
         (
-            "    def verify(self, response, reference): raise KeyError('gold')\n",
-            r"KeyError: 'gold' \(.*v\.py:5\)",
+            "    def verify(self, response): pass",
+            r"gives no verdict.*TypeError: V.verify\(\) takes 2",
         ),
-        ("    def verify(self, response, reference): return True\n", "returned bool, expected a Verdict"),
-        ("    def verify(self, response, reference): time.sleep(99)\n", "no answer in"),
-        ("    def verify(self, response, reference): os._exit(1)\n", "ended by itself, with exit code 1"),
-        ("    def verify(self, response, reference): os.abort()\n", "crashed: SIGABRT"),
-        ("    def verify(self, response, reference): raise SystemExit(1)\n", "SystemExit: 1"),
+        (f"{VERIFY}raise KeyError('gold')", r"gives no verdict.*KeyError: 'gold' \(.*v\.py:5\)"),
+        (f"{VERIFY}return True", "gives no verdict.*returned bool, expected a Verdict"),
+        (f"{VERIFY}time.sleep(99)", "gives no verdict.*no answer in"),
+        (f"{VERIFY}os._exit(1)", "gives no verdict.*ended by itself, with exit code 1"),
+        (f"{VERIFY}os.abort()", "gives no verdict.*crashed: SIGABRT"),
+        (f"{VERIFY}raise SystemExit(1)", "gives no verdict.*SystemExit: 1"),
+        (f"{VERIFY}raise OSError('\\ud800\\x00')", "gives no verdict.*OSError: \ufffd\ufffd "),
         (
-            "    def verify(self, response, reference): raise OSError('\\ud800\\x00')\n",
-            "OSError: \ufffd\ufffd ",
-        ),
-        (
-            "    def verify(self, response, reference): return Verdict(Outcome.CORRECT, 2.0)\n",
-            "score is 2.0, expected a number in",
+            f"{VERIFY}return Verdict(Outcome.CORRECT, 2.0)",
+            "gives no verdict.*score is 2.0, expected",
         ),
         (
-            f"    def verify(self, response, reference): return {WRONG}\n"
-            "    def verify_fast(self, response, reference): os._exit(7)\n",
-            "exit code 7",
+            f"{VERIFY}return {WRONG}\n    def verify_fast(self, response, reference): os._exit(7)",
+            "gives no verdict.*exit code 7",
         ),
         (
-            "    def verify(self, response, reference):\n"
-            f"        if 'qwxz' in response: response.index('no')\n        return {WRONG}\n",
-            "ValueError: substring not found",
+            f"{VERIFY}\n        if 'qwxz' in response: response.index('no')\n        return {WRONG}",
+            "gives no verdict.*ValueError: substring not found",
         ),
+        # On the gold of the row a limit is the verifier's own.
+        (
+            f"{VERIFY}\n        while True: pass",
+            r"meets a limit on.*timeout: .* more than 0\.1 s.*verifying\.timeout_seconds",
+        ),
+        (f"{VERIFY}return self.verify(response, reference)", "meets a limit on.*recursion limit"),
+        (f"{VERIFY}return bytes(1 << 40)", "meets a limit on.*memory limit"),
     ],
 )
-def test_a_verifier_that_gives_no_verdict_is_refused_with_its_error(
+def test_a_verifier_that_gives_no_verdict_or_meets_a_limit_is_refused_with_its_error(
     tmp_path: Path, body: str, said: str
 ) -> None:
-    (tmp_path / "v.py").write_text(HEAD + PARSE + body)
-    with pytest.raises(
-        InputError, match=r"train\.jsonl:1: the verifier \"\./v\.py:V\" gives no verdict.*" + said
-    ):
+    (tmp_path / "v.py").write_text(f"{HEAD}{PARSE}{body}\n")
+    with pytest.raises(InputError, match=r"train\.jsonl:1: the verifier \"\./v\.py:V\" " + said):
         try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"}, timeout_seconds=0.1)
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("method", "waits", "said"),
     [
-        ("        while True: pass\n", r"timeout: .* more than 0\.1 s.*verifying\.timeout_seconds"),
-        ("        return self.verify(response, reference)\n", "recursion limit"),
-        ("        return bytes(1 << 40)\n", "memory limit"),
+        ("verify_async(self, response, reference)", "time.sleep(1000)", "has not returned"),
+        ("verify_async(self, response, reference)", "await asyncio.Event().wait()", "has not returned"),
+        (
+            "verify_group_async(self, responses, reference)",
+            "await asyncio.Event().wait()",
+            "has not returned from verify_group_async on a group",
+        ),
     ],
 )
-def test_a_verifier_that_meets_a_limit_on_the_gold_of_a_row_is_refused(
-    tmp_path: Path, body: str, said: str
-) -> None:
-    (tmp_path / "v.py").write_text(HEAD + PARSE + "    def verify(self, response, reference):\n" + body)
-    with pytest.raises(
-        InputError, match=r"train\.jsonl:1: the verifier \"\./v\.py:V\" meets a limit on.*" + said
-    ):
-        try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"}, timeout_seconds=0.1)
-
-
-@pytest.mark.parametrize("waits", ["time.sleep(1000)", "await asyncio.Event().wait()"])
 def test_a_verifier_that_waits_without_end_is_refused(
-    waits: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str, waits: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trial, "MAX_WAIT_SECONDS", 0.1)
-    body = f"    async def verify_async(self, response, reference): {waits}\n"
-    (tmp_path / "v.py").write_text("import asyncio\n" + HEAD + PARSE + NO_VERIFY + body)
-    with pytest.raises(InputError, match=r"train\.jsonl:1: the verifier \"\./v\.py:V\" has not returned"):
+    other = NO_VERIFY if method.startswith("verify_async") else ""
+    (tmp_path / "v.py").write_text(f"import asyncio\n{HEAD}{PARSE}{other}    async def {method}: {waits}\n")
+    with pytest.raises(InputError, match=r"train\.jsonl:1: the verifier \"\./v\.py:V\" " + said):
         try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"})
 
 
@@ -116,9 +110,7 @@ def test_what_takes_long_is_shown_with_its_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(stage, "SHOWN_AFTER_SECONDS", 0.0)
-    (tmp_path / "v.py").write_text(
-        HEAD + PARSE + f"    def verify(self, response, reference): return {WRONG}\n"
-    )
+    (tmp_path / "v.py").write_text(f"{HEAD}{PARSE}{VERIFY}return {WRONG}\n")
     try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"})
     assert f'trying the verifier "./v.py:V" on {tmp_path / "train.jsonl"}:1' in capsys.readouterr().err
 
@@ -138,9 +130,7 @@ def test_a_verifier_that_waits_is_tried_twice_as_in_a_run(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("answer", ["2", {"what": "ever"}, ["2"], 3])
 def test_of_a_verifier_of_ones_own_only_a_verdict_is_asked(tmp_path: Path, answer: object) -> None:
-    (tmp_path / "v.py").write_text(
-        HEAD + PARSE + f"    def verify(self, response, reference): return {WRONG}\n"
-    )
+    (tmp_path / "v.py").write_text(f"{HEAD}{PARSE}{VERIFY}return {WRONG}\n")
     try_rows(tmp_path, {"answer": answer, "verifier": "./v.py:V"})
 
 
@@ -232,16 +222,6 @@ def test_a_verifier_of_groups_is_tried_on_a_group(tmp_path: Path, body: str, sai
     else:
         with pytest.raises(InputError, match=r"train\.jsonl:1: the verifier .*" + said):
             try_rows(tmp_path, row, num_responses=3, **limits)
-
-
-def test_a_verifier_of_groups_that_waits_without_end_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trial, "MAX_WAIT_SECONDS", 0.1)
-    waits = "    async def verify_group_async(self, responses, reference): await asyncio.Event().wait()\n"
-    (tmp_path / "v.py").write_text("import asyncio\n" + HEAD + PARSE + waits)
-    with pytest.raises(InputError, match=r"has not returned from verify_group_async on a group"):
-        try_rows(tmp_path, {"answer": "2", "verifier": "./v.py:V"})
 
 
 def test_the_built_in_judge_of_groups_is_tried_on_its_server(tmp_path: Path) -> None:

@@ -53,19 +53,23 @@ def folder(tmp_path: Path) -> Path:
     return run
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: Any) -> tuple[int, str]:
-    code = main(["status", *map(str, words)])
-    return code, capsys.readouterr().out
+Printed = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> Printed:
+    """Exit code and output of the command."""
+    return lambda *words: (main(["status", str(folder), *words]), capsys.readouterr().out)
 
 
 def test_faults_of_verifiers_are_counted_with_those_that_a_retry_mended(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, printed: Printed
 ) -> None:
-    assert "\nfaults" not in printed(capsys, folder)[1]
+    assert "\nfaults" not in printed()[1]
     with MetricsWriter(folder / "metrics.jsonl") as metrics:
         for step, retried in ((13, 30), (14, 9)):
             metrics.step({"step": step, "outcomes": {"fault": 1}, "faults_retried": retried})
-    lines = [" ".join(line.split()) for line in printed(capsys, folder)[1].splitlines()]
+    lines = [" ".join(line.split()) for line in printed()[1].splitlines()]
     assert "faults 2 in batches, 39 whose retry gave a verdict" in lines
     run = read_run(folder)
     assert (run.num_faults, run.num_retried) == (2, 39)
@@ -77,10 +81,10 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 def test_a_running_run_says_who_waits_how_long_it_takes_and_what_is_wrong(
-    folder: Path, capsys: pytest.CaptureFixture[str], narrow: Callable[[int], None]
+    folder: Path, printed: Printed, narrow: Callable[[int], None]
 ) -> None:
     narrow(80)
-    code, out = printed(capsys, folder)
+    code, out = printed()
     lines = out.splitlines()
     assert code == 0
     assert "state     training" in lines
@@ -110,14 +114,12 @@ def test_no_line_is_wider_than_the_terminal(folder: Path, width: int) -> None:
     assert "30000" in "".join(line.plain[TITLE_WIDTH:] for line in lines)
 
 
-def test_repeated_warnings_are_one_line_with_their_count(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_repeated_warnings_are_one_line_with_their_count(folder: Path, printed: Printed) -> None:
     with MetricsWriter(folder / "metrics.jsonl") as metrics:
         for count in (1, 10):
             metrics.event("warning", text="a server leaves", step=11, count=count)
             metrics.event("warning", text=f"trainer {count} died", step=12, count=1)
-    _, out = printed(capsys, folder)
+    _, out = printed()
     shown = [line.removeprefix("warning   ") for line in out.splitlines() if line.startswith("warning")]
     assert shown == [
         "step 12: trainer 1 died",
@@ -126,22 +128,20 @@ def test_repeated_warnings_are_one_line_with_their_count(
     ]
 
 
-def test_warnings_are_counted_over_all_starts_as_on_the_page(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_warnings_are_counted_over_all_starts_as_on_the_page(folder: Path, printed: Printed) -> None:
     for _ in range(2):
         # The counts of each start begin at 1.
         with MetricsWriter(folder / "metrics.jsonl") as metrics:
             for count in (1, 10, 12):
                 metrics.event("warning", text="a server is slow", step=12, count=count)
-    _, out = printed(capsys, folder)
+    _, out = printed()
     assert "warning   step 12: a server is slow (24 times)" in out.splitlines()
     shown = read_run(folder).warnings
     assert shown[::-1] == warnings_of(read_metrics(folder / "metrics.jsonl").events)
 
 
-def test_the_json_holds_everything(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out = printed(capsys, folder, "--json")
+def test_the_json_holds_everything(folder: Path, printed: Printed) -> None:
+    code, out = printed("--json")
     found = json.loads(out)
     assert (code, found["state"], found["step"], found["is_running"]) == (0, "training", 12, True)
     assert found["seconds_left"] == 70.0 and found["servers"] == [SERVER]
@@ -159,28 +159,26 @@ def test_the_json_holds_everything(folder: Path, capsys: pytest.CaptureFixture[s
     ],
 )
 def test_the_exit_code_says_how_a_run_ended(
-    folder: Path, capsys: pytest.CaptureFixture[str], keys: dict[str, Any], code: int, state: str
+    folder: Path, printed: Printed, keys: dict[str, Any], code: int, state: str
 ) -> None:
     write_status(folder, make_status(**keys))
     (folder / POST_MORTEM).write_text("What ended the run\n------------------\nDiskError: full\n\nServers\n")
     (folder / "report.html").write_text("")
-    found, out = printed(capsys, folder)
+    found, out = printed()
     assert (found, state in out) == (code, True)
     assert "left" not in out and "waits" not in out
     assert ("DiskError: full" in out) == (state == "failed")
     assert ("report" in out) == (state != "no longer running")
 
 
-def test_a_run_that_was_killed_after_its_end_is_complete(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_that_was_killed_after_its_end_is_complete(folder: Path, printed: Printed) -> None:
     write_status(folder, make_status(step=40, pid=2**22 + 1))
-    code, out = printed(capsys, folder)
+    code, out = printed()
     assert code == 1 and "the same command resumes it" in " ".join(out.split())
     journal = Journal(folder / "journal.sqlite")
     record_end(journal, RunEnd(version=40, reason="num_steps"))
     journal.close()
-    code, out = printed(capsys, folder)
+    code, out = printed()
     assert (
         code == 0
         and "state     finished" in out
@@ -192,12 +190,12 @@ def test_a_run_that_was_killed_after_its_end_is_complete(
 
 
 def test_a_folder_without_a_run_is_refused_and_one_that_has_not_started_says_so(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, printed: Printed, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["status", str(tmp_path)]) == 2
     assert "is not a run folder" in capsys.readouterr().err
     (folder / "status.json").unlink()
-    code, out = printed(capsys, folder)
+    code, out = printed()
     assert (code, "not started" in out) == (0, True)
     (folder / "status.json").write_text("{")
     assert main(["status", str(folder)]) == 2

@@ -25,13 +25,6 @@ def test_a_group_without_signal_is_held_back_only_when_the_recipe_says_so() -> N
     )
 
 
-def test_shaping_makes_no_signal() -> None:
-    shaped = [Score("wrong", 0.0, reward, None, "", 0.0) for reward in (0.0, -0.5)]
-    assert not SignalFilter(is_on=True, max_in_a_row=9, has_signal=correctness_differs).lets_through(
-        make_group(*shaped)
-    )
-
-
 def group_of(*correctness: float, greedy: float | None = None, shaping: float = 0.0) -> Group:
     """One trajectory each, of 3, 4, ... tokens; rewards are shaped by their number."""
     group = Group(0, make_task(), 0, [])

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.engine import FakeEngine
@@ -17,7 +18,8 @@ from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import ServerState
 from asyncrl.serving.sglang.http import new_session
 
-ROUTED = "--enable-return-routed-experts"
+ROUTED, HEAD = "--enable-return-routed-experts", "--enable-fp32-lm-head"
+SAMPLED = {"unsampled": Unsampled.parse("2,40-49")}
 
 
 @pytest.fixture
@@ -102,18 +104,50 @@ async def test_a_server_whose_cache_cannot_hold_a_trajectory_never_serves(
 
 
 @pytest.mark.parametrize(
-    ("hooks", "said"),
+    ("settings", "hooks", "said"),
     [
-        ({"unsampled": "2"}, "never samples the tokens '2', the run never samples '2,40-49': its log-probs"),
-        ({}, "never samples the tokens 'none', the run never samples '2,40-49'"),
-        ({"unsampled": "2,40-49"}, ""),
+        # It samples other tokens.
+        (
+            SAMPLED,
+            {"unsampled": "2"},
+            "never samples the tokens '2', the run never samples '2,40-49': its log-probs",
+        ),
+        (SAMPLED, {}, "never samples the tokens 'none', the run never samples '2,40-49'"),
+        (SAMPLED, {"unsampled": "2,40-49"}, ""),
+        # It tells too few kept tokens.
+        ({"top_k": 20}, {"most_kept": 19}, "says which tokens it kept up to 19"),
+        ({"top_k": 20}, {"most_kept": 20}, ""),
+        # Its output layer has another precision.
+        (
+            {"float32_head": True},
+            {"options": []},
+            "was started without --enable-fp32-lm-head, but model.float32_logits asks for a server with",
+        ),
+        ({"float32_head": False}, {"options": [HEAD]}, "was started with --enable-fp32-lm-head, but"),
+        ({"float32_head": True}, {"options": [HEAD]}, ""),
+        ({"float32_head": None}, {"options": [HEAD]}, ""),
+        # It says no experts to a run that replays them.
+        (
+            {"returns_routes": True},
+            {"options": []},
+            f"was started without {ROUTED}, but algorithm.routing_replay is rollout",
+        ),
+        ({"returns_routes": True}, {"options": [ROUTED]}, ""),
+        # It has other kernels.
+        (
+            {"is_bitwise": True},
+            {"bitwise": False},
+            "was started without ASYNCRL_BITWISE_AGREEMENT=1, but model.bitwise_agreement asks",
+        ),
+        ({"is_bitwise": False}, {"bitwise": True}, "was started with ASYNCRL_BITWISE_AGREEMENT=1, but"),
+        ({"is_bitwise": True}, {"bitwise": True}, ""),
     ],
 )
-async def test_a_server_that_samples_other_tokens_never_serves(
-    one: FakeEngine, tmp_path: Path, hooks: dict[str, str], said: str
+async def test_a_server_that_differs_from_the_run_never_serves(
+    one: FakeEngine, tmp_path: Path, settings: dict[str, Any], hooks: dict[str, Any], said: str
 ) -> None:
     one.hooks |= hooks
-    async with crew_on([one], tmp_path, unsampled=Unsampled.parse("2,40-49")) as crew:
+    async with crew_on([one], tmp_path, **settings) as crew:
         await crew.announce(0)
         (server,) = crew.fleet.members.servers.values()
         wanted = ServerState.DEAD if said else ServerState.SERVING
@@ -122,74 +156,7 @@ async def test_a_server_that_samples_other_tokens_never_serves(
         assert ("/update_weights_from_disk" in one.calls) is not bool(said)
 
 
-@pytest.mark.parametrize(("most_kept", "wanted"), [(19, ServerState.DEAD), (20, ServerState.SERVING)])
-async def test_a_server_that_tells_too_few_kept_tokens_never_serves(
-    one: FakeEngine, tmp_path: Path, most_kept: int, wanted: ServerState
-) -> None:
-    one.hooks["most_kept"] = most_kept
-    async with crew_on([one], tmp_path, top_k=20) as crew:
-        await crew.announce(0)
-        (server,) = crew.fleet.members.servers.values()
-        await crew.until(lambda: server.state is wanted)
-        assert ("says which tokens it kept up to 19" in server.reason) is (wanted is ServerState.DEAD)
-
-
-@pytest.mark.parametrize(
-    ("float32_head", "options", "said"),
-    [
-        (
-            True,
-            [],
-            "was started without --enable-fp32-lm-head, but model.float32_logits asks for a server with",
-        ),
-        (False, ["--enable-fp32-lm-head"], "was started with --enable-fp32-lm-head, but"),
-        (True, ["--enable-fp32-lm-head"], ""),
-        (None, ["--enable-fp32-lm-head"], ""),
-    ],
-)
-async def test_a_server_whose_output_layer_has_another_precision_never_serves(
-    one: FakeEngine, tmp_path: Path, float32_head: bool | None, options: list[str], said: str
-) -> None:
-    one.hooks |= {"options": options}
-    async with crew_on([one], tmp_path, float32_head=float32_head) as crew:
-        await crew.announce(0)
-        (server,) = crew.fleet.members.servers.values()
-        wanted = ServerState.DEAD if said else ServerState.SERVING
-        await crew.until(lambda: server.state is wanted)
-        assert said in server.reason
-
-
-@pytest.mark.parametrize(("options", "wanted"), [([], ServerState.DEAD), ([ROUTED], ServerState.SERVING)])
-async def test_a_server_that_says_no_experts_never_serves_a_run_that_replays_them(
-    one: FakeEngine, tmp_path: Path, options: list[str], wanted: ServerState
-) -> None:
-    one.hooks |= {"options": options}
-    async with crew_on([one], tmp_path, returns_routes=True) as crew:
-        await crew.announce(0)
-        (server,) = crew.fleet.members.servers.values()
-        await crew.until(lambda: server.state is wanted)
-        said = f"was started without {ROUTED}, but algorithm.routing_replay is rollout"
-        assert (said in server.reason) is (wanted is ServerState.DEAD)
-
-
-@pytest.mark.parametrize(
-    ("wanted", "found", "said"),
-    [
-        (True, False, "was started without ASYNCRL_BITWISE_AGREEMENT=1, but model.bitwise_agreement asks"),
-        (False, True, "was started with ASYNCRL_BITWISE_AGREEMENT=1, but"),
-        (True, True, ""),
-    ],
-)
-async def test_a_server_with_other_kernels_than_the_run_never_serves(
-    one: FakeEngine, tmp_path: Path, wanted: bool, found: bool, said: str
-) -> None:
-    one.hooks["bitwise"] = found
-    async with crew_on([one], tmp_path, is_bitwise=wanted) as crew:
-        await crew.announce(0)
-        (server,) = crew.fleet.members.servers.values()
-        state = ServerState.DEAD if said else ServerState.SERVING
-        await crew.until(lambda: server.state is state)
-        assert said in server.reason
+APPLIED = {"sglang": "0.5.23", "process": "1", "num_ranks": 1, "options": [], "hooks": {"a.b": True}}
 
 
 @pytest.mark.parametrize(
@@ -197,27 +164,15 @@ async def test_a_server_with_other_kernels_than_the_run_never_serves(
     [
         ({}, "has no asyncrl plugin: the hook sglang.srt.entrypoints.http_server._setup_and_run_http_server"),
         (
-            {
-                "sglang": "0.5.23",
-                "process": "1",
-                "num_ranks": 1,
-                "options": [],
-                "hooks": {"a.b": True, "c.d": False},
-            },
+            APPLIED | {"hooks": {"a.b": True, "c.d": False}},
             "runs SGLang 0.5.23, to which 1 hook(s) of asyncrl did not apply: c.d.",
         ),
         (
-            {"sglang": "0.6.0", "process": "1", "num_ranks": 1, "options": [], "hooks": {"a.b": True}},
+            APPLIED | {"sglang": "0.6.0"},
             "runs SGLang 0.6.0; asyncrl's hooks, such as a.b, are written for SGLang 0.5.23.",
         ),
         (
-            {
-                "sglang": "0.5.23",
-                "process": "1",
-                "num_ranks": 1,
-                "hooks": {"a.b": True},
-                "options": ["--model-path", "--speculative-algorithm"],
-            },
+            APPLIED | {"options": ["--model-path", "--speculative-algorithm"]},
             "was started with --speculative-algorithm: asyncrl's hooks give each token the version of",
         ),
         ({"hooks": 3}, "expected hooks"),

@@ -20,12 +20,6 @@ def publication(tmp_path: Path) -> Publication:
 
 
 @pytest.fixture
-async def engine() -> AsyncIterator[FakeEngine]:
-    async with FakeEngine() as engine:
-        yield engine
-
-
-@pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     async with new_session() as session:
         yield session
@@ -41,33 +35,22 @@ def test_a_folder_without_a_manifest_is_not_a_publication(tmp_path: Path) -> Non
 
 
 async def test_installing_pauses_in_place_updates_verifies_and_continues(
-    engine: FakeEngine, session: aiohttp.ClientSession, publication: Publication
+    one: FakeEngine, session: aiohttp.ClientSession, publication: Publication
 ) -> None:
-    await install(session, engine.url, publication)
-    assert engine.version == "3"
-    assert engine.calls == ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
+    await install(session, one.url, publication)
+    assert one.version == "3"
+    assert one.calls == ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
 
 
 async def test_the_digest_of_each_tensor_is_asked_for_only_where_the_digest_of_all_differs(
-    engine: FakeEngine, session: aiohttp.ClientSession, publication: Publication
+    one: FakeEngine, session: aiohttp.ClientSession, publication: Publication
 ) -> None:
-    await install(session, engine.url, publication)
-    assert engine.listed == 0
-    engine.is_corrupt = True
+    await install(session, one.url, publication)
+    assert one.listed == 0
+    one.is_corrupt = True
     with pytest.raises(WeightMismatch):
-        await install(session, engine.url, publication)
-    assert engine.listed == 1
-
-
-async def test_a_server_that_loaded_something_else_stays_paused(
-    engine: FakeEngine, session: aiohttp.ClientSession, publication: Publication
-) -> None:
-    engine.is_corrupt = True
-    with pytest.raises(
-        WeightMismatch, match=r"version 3: 2 of 2 tensors differ, first a \(server f+, trainer 1+"
-    ):
-        await install(session, engine.url, publication)
-    assert "/continue_generation" not in engine.calls
+        await install(session, one.url, publication)
+    assert one.listed == 1
 
 
 async def test_a_server_that_is_gone_is_a_server_error(
@@ -100,16 +83,24 @@ def test_one_of_several_ranks_with_other_weights_is_a_mismatch(publication: Publ
 
 
 @pytest.mark.parametrize(
-    ("reply", "said"),
+    ("fault", "said"),
     [
-        ({"success": False}, "expected ranks"),
-        ({"ranks": [{"checksums": {}, "per_gpu_checksum": "0"}] * 2}, "on rank 0: 2 of 2 tensors differ"),
+        ({"is_corrupt": True}, r"version 3: 2 of 2 tensors differ, first a \(server f+, trainer 1+"),
+        ({"checksum_reply": {"success": False}}, "expected ranks"),
+        (
+            {"checksum_reply": {"ranks": [{"checksums": {}, "per_gpu_checksum": "0"}] * 2}},
+            "on rank 0: 2 of 2 tensors differ",
+        ),
     ],
 )
-async def test_a_server_whose_digests_cannot_be_compared_is_refused_and_stays_paused(
-    engine: FakeEngine, session: aiohttp.ClientSession, publication: Publication, reply: object, said: str
+async def test_a_server_whose_digests_differ_or_cannot_be_compared_is_refused_and_stays_paused(
+    one: FakeEngine,
+    session: aiohttp.ClientSession,
+    publication: Publication,
+    fault: dict[str, object],
+    said: str,
 ) -> None:
-    engine.checksum_reply = reply
+    vars(one).update(fault)
     with pytest.raises(ServerError, match=said):
-        await install(session, engine.url, publication)
-    assert "/continue_generation" not in engine.calls
+        await install(session, one.url, publication)
+    assert "/continue_generation" not in one.calls

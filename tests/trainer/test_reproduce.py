@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from fakes.commands import Command
 from fakes.launch_trainer import finish_trainer, read_log, start_trainer
 from fakes.models import random_batch, write_model, write_tokenizer
 from fakes.queue_service import FakeQueueService
@@ -21,7 +22,6 @@ from fakes.sequences import with_kept_sets
 from fakes.template import Forked, Template
 from rich.console import Console
 
-from asyncrl.commands import main as cli
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.conservation import read_ledger
@@ -143,9 +143,8 @@ def run(recorded: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("forked_ranks")
-def test_a_step_from_a_checkpoint_is_identical(recorded: Path, capfd: pytest.CaptureFixture[str]):
-    assert cli.main(["reproduce", str(recorded), "4"]) == 0
-    output = capfd.readouterr().out
+def test_a_step_from_a_checkpoint_is_identical(recorded: Path, whole_command: Command):
+    output = whole_command("reproduce", recorded, "4").out
     assert "steps 3 to 4 again, from checkpoint step-2" in output
     assert "step 4 is identical to the last digit." in output
     row = json.loads((recorded / "metrics.jsonl").read_text().splitlines()[3])
@@ -155,7 +154,7 @@ def test_a_step_from_a_checkpoint_is_identical(recorded: Path, capfd: pytest.Cap
 @pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize("step", [1, 3])
 def test_step_n_of_terminal_journal_page_report_and_reproduce_is_one_step(
-    step: int, run: Path, capfd: pytest.CaptureFixture[str]
+    step: int, run: Path, whole_command: Command
 ):
     reader = JournalReader(run / "journal.sqlite")
     # A batch has four groups, in the order of their admission; no token is older than the weights trained.
@@ -166,8 +165,8 @@ def test_step_n_of_terminal_journal_page_report_and_reproduce_is_one_step(
         (group_id,) for group_id in wanted
     ]
     # `asyncrl journal`
-    assert cli.main(["journal", str(run), "--group", str(wanted[0])]) == 0
-    assert f"The group was taken for step {step};" in capfd.readouterr().out
+    said = whole_command("journal", run, "--group", wanted[0]).out
+    assert f"The group was taken for step {step};" in said
     # `asyncrl view`
     listed = list_groups(Run("run", run), GroupFilter(step=step))
     assert [(row["group_id"], row["step"]) for row in listed] == [(i, step) for i in reversed(wanted)]
@@ -186,23 +185,21 @@ def test_step_n_of_terminal_journal_page_report_and_reproduce_is_one_step(
     assert f"\n  <p>{NUM_STEPS} optimizer steps in " in (run / "report.html").read_text()
     assert report.run.steps == NUM_STEPS
     # `asyncrl reproduce` trains on what the journal names by this step, and compares with its row.
-    assert cli.main(["reproduce", str(run), str(step)]) == 0
-    output = capfd.readouterr().out
+    output = whole_command("reproduce", run, step).out
     assert f"step {step} is identical to the last digit." in output and output.count(str(row["loss"])) == 2
     assert len({other["loss"] for other in read_metrics(run / "metrics.jsonl").steps}) == NUM_STEPS
 
 
 @pytest.mark.usefixtures("forked_ranks")
 def test_a_run_that_began_before_tokens_were_left_out_is_reproduced_with_all(
-    recorded: Path, capfd: pytest.CaptureFixture[str]
+    recorded: Path, whole_command: Command
 ):
     model = recorded.parent / "model"
     # Its responses have the last of these.
     write_tokenizer(model, range(39))
     assert find_unsampled(model).ids == (39,)
     try:
-        assert cli.main(["reproduce", str(recorded), "4"]) == 0
-        assert "step 4 is identical to the last digit." in capfd.readouterr().out
+        assert "step 4 is identical to the last digit." in whole_command("reproduce", recorded, "4").out
     finally:
         (model / "tokenizer.json").unlink()
         (model / "tokenizer_config.json").unlink()
@@ -216,17 +213,16 @@ def test_a_step_is_reproduced_with_the_tokens_that_its_run_left_out(run: Path):
 
 
 @pytest.mark.usefixtures("forked_ranks")
-def test_a_step_over_kept_sets_is_identical(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_step_over_kept_sets_is_identical(tmp_path: Path, whole_command: Command):
     algorithm = {"kl": {"coefficient": 0.1}, "entropy_bonus": {"coefficient": 0.01}}
     rollout = {"top_p": 0.9, "top_k": 20}
     run = record_run(tmp_path, num_processes=1, algorithm=algorithm, rollout=rollout)
-    assert cli.main(["reproduce", str(run), "4"]) == 0
-    assert "step 4 is identical to the last digit." in capfd.readouterr().out
+    assert "step 4 is identical to the last digit." in whole_command("reproduce", run, "4").out
 
 
 @pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.exhaustive
-def test_a_step_of_muon_is_identical(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_step_of_muon_is_identical(tmp_path: Path, whole_command: Command):
     """From the checkpoint, and from the base model over a change of the matrices' own rate."""
     trainer = {"optimizer": {"name": "muon", "learning_rate": 1e-2}, "optimizer_steps_per_batch": 2}
     run = record_run(
@@ -237,8 +233,7 @@ def test_a_step_of_muon_is_identical(tmp_path: Path, capfd: pytest.CaptureFixtur
         model={"dtype": "bfloat16"},
     )
     for since in ("checkpoint step-2", "the base model"):
-        assert cli.main(["reproduce", str(run), "4"]) == 0
-        output = capfd.readouterr().out
+        output = whole_command("reproduce", run, "4").out
         assert f"again, from {since}" in output
         assert output.count("step 4 is identical to the last digit.") == 1
         shutil.rmtree(run / "checkpoints" / "step-2", ignore_errors=True)
@@ -259,24 +254,22 @@ LAYOUTS = [
 @pytest.mark.usefixtures("forked_ranks")
 @pytest.mark.parametrize("parallel", LAYOUTS)
 def test_ranks_that_share_the_model_reproduce_what_they_recorded(
-    parallel: dict[str, int], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    parallel: dict[str, int], tmp_path: Path, whole_command: Command
 ):
     trainer = {"parallel": parallel, "optimizer_steps_per_batch": 2}
     run = record_run(tmp_path, num_processes=2, trainer=trainer)
-    assert cli.main(["reproduce", str(run), "4"]) == 0
-    assert capfd.readouterr().out.count("step 4 is identical to the last digit.") == 1
+    assert whole_command("reproduce", run, "4").out.count("step 4 is identical to the last digit.") == 1
 
 
 @pytest.mark.usefixtures("forked_ranks")
 def test_without_a_checkpoint_before_it_the_base_model_is_taken_and_a_difference_is_named(
-    run: Path, capfd: pytest.CaptureFixture[str]
+    run: Path, whole_command: Command
 ):
     lines = (run / "metrics.jsonl").read_text().splitlines()
     second = json.loads(lines[1])
     second["grad_norm"] += 1e-12
     (run / "metrics.jsonl").write_text("\n".join([lines[0], json.dumps(second), *lines[2:], ""]))
-    assert cli.main(["reproduce", str(run), "2"]) == 1
-    output = capfd.readouterr().out
+    output = whole_command("reproduce", run, "2", code=1).out
     assert "steps 1 to 2 again, from the base model" in output
     assert "step 2 is the first that differs from the record: grad_norm." in output
     (line,) = (line for line in output.splitlines() if line.endswith("differs"))
@@ -284,9 +277,7 @@ def test_without_a_checkpoint_before_it_the_base_model_is_taken_and_a_difference
 
 
 @pytest.mark.usefixtures("forked_ranks")
-def test_steps_on_both_sides_of_a_changed_learning_rate_are_identical(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-):
+def test_steps_on_both_sides_of_a_changed_learning_rate_are_identical(tmp_path: Path, whole_command: Command):
     """Two steps, then two more at another rate and schedule from the checkpoint between."""
     falling = {"learning_rate": 1e-2, "learning_rate_schedule": {"name": "cosine", "min_share": 0.1}}
     run = record_run(tmp_path, num_processes=1, resumed=falling | {"warmup_steps": 1})
@@ -296,8 +287,7 @@ def test_steps_on_both_sides_of_a_changed_learning_rate_are_identical(
     assert [row["learning_rate"] for row in rows] == pytest.approx(wanted)
     shutil.rmtree(run / "checkpoints" / "step-2")
     for step in ("2", "4"):
-        assert cli.main(["reproduce", str(run), step]) == 0
-        output = capfd.readouterr().out
+        output = whole_command("reproduce", run, step).out
         assert f"steps 1 to {step} again, from the base model" in output
         assert f"step {step} is identical to the last digit." in output
 
@@ -306,34 +296,29 @@ def test_steps_on_both_sides_of_a_changed_learning_rate_are_identical(
     ("step", "words"),
     [("5", "step 5 is not in .*which holds steps 1 to 4"), ("0", "step 0 is not in .*steps 1 to 4")],
 )
-def test_a_step_that_was_not_taken_is_said(
-    recorded: Path, step: str, words: str, capsys: pytest.CaptureFixture[str]
-):
-    assert cli.main(["reproduce", str(recorded), step]) == 2
-    assert re.search(words, capsys.readouterr().err)
+def test_a_step_that_was_not_taken_is_said(recorded: Path, step: str, words: str, command: Command):
+    assert re.search(words, command("reproduce", recorded, step, code=2).err)
 
 
-def test_a_changed_recipe_is_said_with_the_key(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_changed_recipe_is_said_with_the_key(run: Path, command: Command):
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     recipe["trainer"]["adam_beta1"] = 0.5
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    assert cli.main(["reproduce", str(run), "1"]) == 2
-    assert "says trainer.adam_beta1 = 0.5, but the run was trained with 0.9" in capsys.readouterr().err
+    said = command("reproduce", run, "1", code=2).err
+    assert "says trainer.adam_beta1 = 0.5, but the run was trained with 0.9" in said
 
 
-def test_a_step_that_was_not_reported_is_said(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_step_that_was_not_reported_is_said(run: Path, command: Command):
     lines = (run / "metrics.jsonl").read_text().splitlines()
     (run / "metrics.jsonl").write_text("\n".join([*lines[:3], ""]))
-    assert cli.main(["reproduce", str(run), "4"]) == 2
-    assert "has no row for step 4" in capsys.readouterr().err
+    assert "has no row for step 4" in command("reproduce", run, "4", code=2).err
 
 
-def test_a_start_behind_compacted_steps_is_refused(run: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_start_behind_compacted_steps_is_refused(run: Path, command: Command):
     journal = Journal(run / "journal.sqlite")
     journal.write(("UPDATE groups SET state = 'trained'", ()), *compact(0, 2))
     journal.close()
-    assert cli.main(["reproduce", str(run), "2"]) == 2
-    assert "the tokens of steps 1 to 2 are compacted" in capsys.readouterr().err
+    assert "the tokens of steps 1 to 2 are compacted" in command("reproduce", run, "2", code=2).err
 
 
 def test_a_rank_of_another_number_of_processes_is_refused(recorded: Path, template: Template, tmp_path: Path):

@@ -59,12 +59,6 @@ class Restless:
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "own.py").write_text(OWN)
-    return tmp_path
-
-
 Ask = Callable[..., Awaitable[Verdict]]
 
 

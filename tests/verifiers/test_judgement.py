@@ -53,12 +53,6 @@ class Large(Odd):
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "own.py").write_text(OWN)
-    return tmp_path
-
-
 @asynccontextmanager
 async def opened(**limits: Any) -> AsyncIterator[VerifierPool]:
     async with VerifierPool(**{"timeout_seconds": 30.0, **limits}) as pool:

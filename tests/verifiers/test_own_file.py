@@ -30,12 +30,6 @@ class Refuses(Good):
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "own.py").write_text(OWN)
-    return tmp_path
-
-
 async def test_a_plain_function_judges_as_it_does_in_a_call_from_python(folder: Path) -> None:
     verifier = load_verifier("./own.py:same", folder=folder)
     assert verifier.parse_reference("007") == "007"

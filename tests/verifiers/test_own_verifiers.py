@@ -66,12 +66,6 @@ class Waits(Plain):
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "own.py").write_text(OWN)
-    return tmp_path
-
-
 def named(name: str) -> tuple[str, dict[str, Any]]:
     return f"./own.py:{name}", {}
 

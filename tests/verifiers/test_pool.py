@@ -46,12 +46,6 @@ class Patient(Odd):
 """
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "own.py").write_text(OWN)
-    return tmp_path
-
-
 @asynccontextmanager
 async def pool_of(
     workers: int = 1, timeout_seconds: float = 1.0, **limits: int

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from verifiers.contract import check_contract
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
@@ -51,12 +49,6 @@ class Agrees(Base):
 class Disagrees(Agrees):
     def verify_fast(self, response, reference, task): return wrong(detail=task.prompt)
 """
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "own.py").write_text(OWN)
-    return tmp_path
 
 
 def asked(prompt: str, **more: Any) -> Callable[[], Task]:

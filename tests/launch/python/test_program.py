@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.commands import Command
 
-from asyncrl.commands import main as cli
 from asyncrl.launch.python.caller import VARIABLE, Caller, take_caller
 from asyncrl.launch.python.program import Program, _stop_attached
 
@@ -51,12 +51,11 @@ def test_a_caller_is_taken_out_of_the_environment(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_in_the_callers_file_without_the_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Command
 ) -> None:
     file = tmp_path / "refusal"
     for name, value in Caller(0, file).variable().items():
         monkeypatch.setenv(name, value)
-    assert cli.main(["status", str(tmp_path)]) == 2
-    said = capsys.readouterr().err
+    said = command("status", tmp_path, code=2).err
     assert said.startswith(f"{file.read_text()}\nRead: ")
     assert VARIABLE not in os.environ

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 from fakes.chained_runs import selection, write_chain
+from fakes.commands import Command
 from fakes.statuses import make_status
 
 from asyncrl.commands import main as cli
@@ -102,22 +103,19 @@ def test_the_report_of_a_chain_is_written_into_its_folder(
     assert "report.json" in capsys.readouterr().out
 
 
-def test_status_says_where_a_chain_is(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["status", str(folder)]) == 0
-    said = capsys.readouterr().out
+def test_status_says_where_a_chain_is(folder: Path, command: Command) -> None:
+    said = command("status", folder).out
     assert "chain     training, 2 of 3 stages done" in said
     assert "1         round1 (select): finished; 20 lines of 8 of 10 rows; 30 s" in said
     assert "2         sft (sft): finished; held-out 25% 14-40 -> 75% 60-86; 1:00" in said
     assert "3         rl (rl): training, step 2 of 4" in said
     # The run of the stage that it is at.
     assert "trainer   waits for rollouts" in said
-    assert cli.main(["status", str(folder), "--json"]) == 0
-    assert ChainStory.model_validate_json(capsys.readouterr().out).name == "story"
+    assert ChainStory.model_validate_json(command("status", folder, "--json").out).name == "story"
 
 
-def test_a_chain_that_has_not_begun_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chain_that_has_not_begun_is_said_so(tmp_path: Path, command: Command) -> None:
     file = tmp_path / "chain.yaml"
     file.write_text(yaml.safe_dump({"stages": ["sft.yaml"]}))
-    for command in ("status", "report", "view"):
-        assert cli.main([command, str(file)]) == 2
-        assert "has not begun" in capsys.readouterr().err
+    for name in ("status", "report", "view"):
+        assert "has not begun" in command(name, file, code=2).err

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from aiohttp import ClientSession
 from fakes.chromium import needs_chromium
+from fakes.commands import Command
 from fakes.opened_page import opened, served
 
-from asyncrl.commands import main as cli
 from asyncrl.readers.page.app import export, serve
 from asyncrl.readers.page.runs import Run, Runs
 
@@ -110,12 +110,11 @@ async def test_a_served_group_shows_its_tokens_and_verdicts_in_a_browser(
 
 
 def test_bad_input_is_one_sentence_and_exit_code_two(
-    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_folder: Path, tmp_path: Path, command: Command
 ) -> None:
     for words, sentence in (
         ([str(tmp_path / "nothing")], "it is not a run folder"),
         ([str(run_folder), "--export", str(tmp_path / "no" / "x.html")], "cannot be written"),
         ([str(run_folder), "--port", "99999"], "--port is 99999, expected 0 to 65535"),
     ):
-        assert cli.main(["view", *words]) == 2
-        assert sentence in capsys.readouterr().err
+        assert sentence in command("view", *words, code=2).err

@@ -6,24 +6,16 @@ from pathlib import Path
 
 import pytest
 from fakes.newcomer import write_project
+from readers.planning.test_simulation import ALIKE, COSTS
 
 from asyncrl.errors import InputError
-from asyncrl.readers.planning.distributions import Lengths, PlannedPilots, plan_pilots
-from asyncrl.readers.planning.settings import Costs, PlannedRun
+from asyncrl.readers.planning.distributions import PlannedPilots, plan_pilots
+from asyncrl.readers.planning.settings import PlannedRun
 from asyncrl.readers.planning.simulation import Simulation, simulate
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.replay.settings import QueueSettings
 
-COSTS = Costs(
-    decode_seconds=0.01,
-    decode_seconds_per_request=0.001,
-    train_seconds=1.0,
-    train_seconds_per_token=0.001,
-    publish_seconds=0.5,
-    install_seconds=0.2,
-)
-ALIKE = Lengths([[100] * 5], prompt_tokens=10.0)
 EVERY_RATE = [(i + 0.5) / 500 for i in range(500)]
 
 
@@ -41,18 +33,22 @@ def planned(
     return PlannedRun(queue, COSTS, 1, max_running_requests=64, decode_slots=64.0, pilots=pilots)
 
 
-def test_pilots_that_all_stop_are_whole_groups_of_their_size() -> None:
-    outcome = simulate(planned(PlannedPilots([1.0], 2, 5, min_chance=1.0)), ALIKE)
-    # 8 requests at once, and 8 x 99 response tokens that are inputs.
-    generation, training = 100 * 0.018, 1.0 + 0.001 * (4 * 10 + 8 * 99)
-    assert outcome.responses_per_group() == 2.0
-    assert outcome.step_seconds() == pytest.approx(generation + training + 0.5)
-
-
-def test_pilots_that_are_all_extended_take_two_rounds() -> None:
-    outcome = simulate(planned(PlannedPilots([1.0], 2, 5, min_chance=0.0)), ALIKE)
-    generation, training = 100 * 0.018 + 100 * 0.022, 1.0 + 0.001 * (4 * 10 + 20 * 99)
-    assert outcome.responses_per_group() == 5.0
+@pytest.mark.parametrize(
+    ("min_chance", "num_responses", "generation"),
+    [
+        # All stop: 8 requests at once.
+        (1.0, 2, 100 * 0.018),
+        # All are extended: two rounds.
+        (0.0, 5, 100 * 0.018 + 100 * 0.022),
+    ],
+)
+def test_pilots_that_stop_are_whole_groups_and_extended_ones_take_two_rounds(
+    min_chance: float, num_responses: int, generation: float
+) -> None:
+    outcome = simulate(planned(PlannedPilots([1.0], 2, 5, min_chance=min_chance)), ALIKE)
+    # Prompts, and 99 response tokens of each that are inputs.
+    training = 1.0 + 0.001 * (4 * 10 + 4 * num_responses * 99)
+    assert outcome.responses_per_group() == num_responses
     assert outcome.step_seconds() == pytest.approx(generation + training + 0.5)
 
 

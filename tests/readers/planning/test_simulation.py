@@ -93,9 +93,22 @@ def test_draining_waits_for_everything_in_flight() -> None:
     assert outcome.staleness_mean() == pytest.approx(1.0)
 
 
-def test_nothing_decodes_while_a_server_computes_prompts() -> None:
-    outcome = simulate(planned(costs=replace(COSTS, prefill_group_seconds=0.1)), ALIKE)
-    assert outcome.step_seconds() == pytest.approx(4 * 0.1 + GENERATION + TRAINING + 0.5)
+@pytest.mark.parametrize(
+    ("changes", "generation"),
+    [
+        # Nothing decodes while a server computes prompts.
+        ({"costs": replace(COSTS, prefill_group_seconds=0.1)}, 4 * 0.1 + GENERATION),
+        # 20 requests, of which the cache holds 10: each gets half of the tokens of a step of 10.
+        ({"decode_slots": 10.0}, 100 * 0.02 * 2),
+        # Groups begin at 0, 5, 10 and 15 s; each decodes alone, 100 tokens of 15 ms.
+        ({"costs": replace(COSTS, admit_seconds=5.0)}, 15.0 + 1.5),
+    ],
+)
+def test_prompts_small_caches_and_slow_admission_prolong_a_generation(
+    changes: dict[str, Any], generation: float
+) -> None:
+    outcome = simulate(planned(**changes), ALIKE)
+    assert outcome.step_seconds() == pytest.approx(generation + TRAINING + 0.5)
 
 
 def test_recomputed_keys_and_values_prolong_the_pause() -> None:
@@ -107,12 +120,6 @@ def test_recomputed_keys_and_values_prolong_the_pause() -> None:
     assert step["retract"].step_seconds() > step["continue"].step_seconds()
 
 
-def test_a_cache_for_fewer_requests_lets_them_take_turns() -> None:
-    # 20 requests, 10 of which fit: each gets half of the tokens of a step of 10.
-    outcome = simulate(planned(decode_slots=10.0), ALIKE)
-    assert outcome.step_seconds() == pytest.approx(100 * 0.02 * 2 + TRAINING + 0.5)
-
-
 def test_servers_share_the_load() -> None:
     # Two groups of five on each.
     two = simulate(planned(num_servers=2), ALIKE)
@@ -121,12 +128,6 @@ def test_servers_share_the_load() -> None:
     many = simulate(planned(num_servers=100), ALIKE)
     assert many.step_seconds() == pytest.approx(100 * 0.015 + TRAINING + 0.5)
     assert many.rollout_idle() == pytest.approx(1.0 - 0.04 * 1.5 / many.step_seconds())
-
-
-def test_a_controller_that_admits_slowly_delays_the_last_group() -> None:
-    # Groups begin at 0, 5, 10 and 15 s; each decodes alone, 100 tokens of 15 ms.
-    outcome = simulate(planned(costs=replace(COSTS, admit_seconds=5.0)), ALIKE)
-    assert outcome.step_seconds() == pytest.approx(15.0 + 1.5 + TRAINING + 0.5)
 
 
 def test_oversampling_parks_stragglers_and_bounds_what_is_in_flight() -> None:

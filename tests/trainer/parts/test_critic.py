@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.learners import copy_weights, make_learner
+from fakes.learners import copy_weights, is_same, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
 from fakes.sequences import with_turns
 from families.known import write_tiny
-from torch import Tensor
 
 from asyncrl.algorithms.batch_advantages import mask_cut_off
 from asyncrl.algorithms.values import end_rewards, generalised_advantages, length_adaptive_lambda
@@ -65,8 +64,11 @@ def micro_batches(learner: Learner, batch: Batch) -> list:
     return rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
 
 
-def is_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+def draw_head(critic: Critic, *, scale: float = 1.0) -> None:
+    """So that no value is 0, as all are at the start."""
+    with torch.no_grad():
+        weight = critic.model[0].output_layer.weight
+        weight.normal_(generator=torch.Generator().manual_seed(0)).mul_(scale)
 
 
 def recursion(values: list[float], reward: float, penalties: list[float] | None = None) -> list[float]:
@@ -133,9 +135,7 @@ def test_v_trace_has_the_step_of_gae_where_the_policy_itself_has_sampled(folder:
     heads = {}
     for name, has_sampled in (("gae", True), ("v_trace", True), ("v_trace", False)):
         learner = critic_learner(folder, algorithm=algorithm, critic={"targets": name})
-        with torch.no_grad():
-            generator = torch.Generator().manual_seed(0)
-            learner.part(Critic).model[0].output_layer.weight.normal_(generator=generator)
+        draw_head(learner.part(Critic))
         batch = random_batch(1)
         learner.step(of_the_policy(learner, batch) if has_sampled else batch)
         heads[name, has_sampled] = copy_weights(learner.part(Critic).model)["lm_head.weight"]
@@ -150,8 +150,7 @@ def test_the_critic_has_a_lambda_of_its_own_and_the_policy_one_per_length(folder
         algorithm=gae(is_whitened=False, length_alpha=0.2),
         critic={"gae_lambda": 1.0},
     )
-    with torch.no_grad():
-        learner.part(Critic).model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
+    draw_head(learner.part(Critic))
     (micro,) = micro_batches(learner, random_batch(1))
     (values,) = learner.part(Critic).values([micro], 1.0)
     found, targets = learner.part(Critic)._estimates(micro, values)
@@ -193,8 +192,7 @@ def test_a_chain_of_branches_changes_the_policys_advantages_and_no_target(folder
 
 def test_rewards_inside_a_response_are_taken_at_their_tokens_and_observed_tokens_take_no_time(folder: Path):
     learner = critic_learner(folder, algorithm=gae(is_whitened=False))
-    with torch.no_grad():
-        learner.part(Critic).model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
+    draw_head(learner.part(Critic))
     batch = with_turns(random_batch(1))
     assert sum(len(sequence.credits) for sequence in batch.sequences) > 4
     # Under gae an advantage that comes is a reward, of the whole trajectory.
@@ -366,23 +364,12 @@ def test_frozen_attention_stays_as_it_was_and_all_else_learns(tmp_path: Path, fa
     frozen = {name for name, parameter in names if not parameter.requires_grad}
     matrices = {name.split(".")[-2] for name in frozen if "layernorm" not in name}
     assert matrices >= ATTENTION[family]
-    with torch.no_grad():
-        critic.model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
+    draw_head(critic)
     before = {name: parameter.detach().clone() for name, parameter in names}
     train(learner, 0, 3)
     learned = {name for name, parameter in names if not torch.equal(parameter, before[name])}
     assert learned and not learned & frozen
     assert {name for name in before if "experts" not in name and "bias" not in name} <= learned | frozen
-
-
-def test_a_restored_critic_with_frozen_attention_continues_bit_for_bit(folder: Path, tmp_path: Path):
-    straight, first, again = (critic_learner(folder, critic={"frozen": "attention"}) for _ in range(3))
-    wanted = train(straight, 0, 3)
-    train(first, 0, 1)
-    checkpoints = Checkpoints(tmp_path, num_kept=2)
-    checkpoints.save(first, 1)
-    checkpoints.load_newest(again)
-    assert train(again, 1, 3) == wanted[1:]
 
 
 def test_the_critics_gradient_has_a_clip_of_its_own(folder: Path):
@@ -401,9 +388,7 @@ def test_bounded_values_begin_in_the_middle_and_stay_in_their_range(folder: Path
     learner = critic_learner(folder, critic={"value_range": [-1.0, 3.0], "learning_rate": 1.0})
     assert train(learner, 0, 1)[0]["value_mean"] == pytest.approx(1.0)
     critic = learner.part(Critic)
-    with torch.no_grad():
-        critic.model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
-        critic.model[0].output_layer.weight.mul_(100)
+    draw_head(critic, scale=100.0)
     (values,) = critic.values(micro_batches(learner, random_batch(1)), 1.0)
     assert -1.0 <= values.min() < -0.9 and 2.9 < values.max() <= 3.0
     with pytest.raises(ValueError, match=r"critic\.value_range is \[1, 1\], expected"):
@@ -412,8 +397,7 @@ def test_bounded_values_begin_in_the_middle_and_stay_in_their_range(folder: Path
 
 def test_a_response_that_was_cut_off_may_be_expected_to_continue(folder: Path):
     learner = critic_learner(folder, algorithm=RAW, critic={"cut_off": "continued"})
-    with torch.no_grad():
-        learner.part(Critic).model[0].output_layer.weight.normal_(generator=torch.Generator().manual_seed(0))
+    draw_head(learner.part(Critic))
     cut_off, *rest = random_batch(1).sequences
     batch = dataclasses.replace(
         random_batch(1), sequences=[dataclasses.replace(cut_off, finish="length"), *rest]
@@ -537,9 +521,16 @@ def test_other_advantages_build_no_critic(folder: Path):
     assert not any("value" in name or "critic" in name for name in train(learner, 0, 1)[0])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_restored_critic_continues_bit_for_bit(folder: Path, tmp_path: Path, dtype: str):
-    sections = {"model": {"dtype": dtype}, "critic": {"warmup_steps": 1}}
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"critic": {"warmup_steps": 1}},
+        {"critic": {"warmup_steps": 1}, "model": {"dtype": "bfloat16"}},
+        {"critic": {"frozen": "attention"}},
+    ],
+    ids=["float32", "bfloat16", "frozen attention"],
+)
+def test_a_restored_critic_continues_bit_for_bit(folder: Path, tmp_path: Path, sections: dict):
     straight = critic_learner(folder, **sections)
     wanted = train(straight, 0, 5)
     first = critic_learner(folder, **sections)

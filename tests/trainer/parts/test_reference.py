@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.learners import copy_weights, make_learner
+from fakes.learners import copy_weights, is_same, make_learner
 from fakes.models import random_batch
-from torch import Tensor
 
 from asyncrl.errors import InputError
 from asyncrl.model.folder import check_model_folder
@@ -22,10 +21,6 @@ TRAINER = {"learning_rate": 1e-2, "optimizer_steps_per_batch": 2, "weight_decay"
 def refreshed_learner(folder: Path, dtype: str = "float32", **kl: object) -> Learner:
     algorithm = {"kl": {"coefficient": 0.5, "refresh_steps": 2, **kl}}
     return make_learner(folder, trainer=TRAINER, algorithm=algorithm, model={"dtype": dtype})
-
-
-def is_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def test_the_policy_becomes_the_reference_every_n_steps(folder: Path):

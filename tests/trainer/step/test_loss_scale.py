@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.launch_trainer import finish_trainer
-from fakes.learners import copy_weights, make_learner
+from fakes.learners import copy_weights, is_same, make_learner
 from fakes.models import random_batch
 from fakes.template import Template
 from torch import Tensor
@@ -68,10 +68,6 @@ def everything(trained: Learner | Critic) -> dict[str, Tensor]:
     states = held_states(trained.optimizer).values()
     found = {f"{i} {name}": x.clone() for i, s in enumerate(states) for name, x in s.tensors.items()}
     return found | copy_weights(trained.model)
-
-
-def is_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
-    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
 def test_gradients_are_those_of_float32_whatever_the_scale_and_the_micro_batches(folder: Path):

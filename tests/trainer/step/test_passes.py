@@ -4,16 +4,11 @@ from pathlib import Path
 
 import pytest
 from fakes.learners import make_learner
-from fakes.models import random_batch, write_model
+from fakes.models import random_batch
 from fakes.sequences import with_kept_sets
 
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.step.part import MiniBatch
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def test_log_probs_come_by_micro_batch_and_have_no_gradient(folder: Path):

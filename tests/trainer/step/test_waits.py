@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fakes.learners import make_learner
-from fakes.models import random_batch, write_model
+from fakes.models import random_batch
 from fakes.sequences import with_kept_sets
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -109,11 +109,6 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
     monkeypatch.setattr(Tensor, "new_tensor", counted_new)
     monkeypatch.setattr(MicroBatch, "to", moved)
     return found
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
 
 
 def of_step(folder: Path, waits: Waits, batch: Batch, **sections: Any) -> tuple[int, Counter[str]]:
