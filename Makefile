@@ -1,4 +1,4 @@
-# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [DOCS=1] [TRITON=1] [GPU=1 [TE=1]] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | test-newest | bench | gpu-check | docs | pictures | algorithms | seeds | chaos
+# make setup [GYM=1] [RAY=1] [TRACKERS=1] [AGENTS=1] [DOCS=1] [TRITON=1] [GPU=1 [TE=1]] | train [RECIPE=path] [ARGS="section.key=value ..."] | check | eval | view | chat | quick | test | test-all | test-newest | bench | gpu-check | docs | pictures | algorithms | asynchrony | seeds | chaos
 PYTHON ?= python3
 RECIPE ?= recipes/r1_zero_arithmetic_cpu.yaml
 ARGS ?=
@@ -56,7 +56,7 @@ SELF := --no-deps --no-build-isolation --config-settings editable_mode=compat -e
 # Containers set it. Python would then compile this code in each process, and pytest each test file in each of its.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup docs pictures gpu-lock gpu-check train eval check view chat quick test test-all test-newest lint bench algorithms seeds chaos clean
+.PHONY: setup docs pictures gpu-lock gpu-check train eval check view chat quick test test-all test-newest lint bench algorithms asynchrony seeds chaos clean
 
 setup: $(if $(GPU),$(GPU_READY),$(READY)) $(if $(GYM),$(GYM_READY)) $(if $(RAY),$(RAY_READY)) $(if $(TRACKERS),$(TRACKERS_READY)) $(if $(AGENTS),$(AGENTS_READY)) $(if $(DOCS),$(DOCS_READY)) $(if $(TRITON),$(TRITON_READY)) $(if $(TE),$(TE_READY))
 
@@ -192,6 +192,10 @@ gpu-check: setup
 # The ablation of the algorithms, resumable; needs GYM=1. ARGS="--plan" says what is left and how long it takes.
 algorithms: setup
 	@$(BIN)/python tests/benchmarks/algorithms/run.py $(ARGS)
+
+# Asynchronous against synchronous training, resumable; wants an idle machine. ARGS="--plan" says what is left.
+asynchrony: setup
+	@$(BIN)/python tests/benchmarks/asynchrony.py $(ARGS)
 
 # RECIPE on three seeds, with intervals: held-out accuracy, lengths, answers before and after. Resumable.
 seeds: setup

@@ -1,7 +1,7 @@
-"""The whole loop, for `make bench`: time to an accuracy, against TRL, against our own synchronous mode.
+"""The whole loop, for `make bench`: time to an accuracy, alone and against TRL.
 
     python tests/benchmarks/loop_bench.py [--cores 0,1] [--seeds 0,1,2]
-        [--only target,sync,sync_longtail,trl,longtail]
+        [--only target,trl,longtail]
 
 What the truncated importance weights cost is measured in trainer_bench.py. Every ratio compares runs of this
 invocation on the same cores. Times of ours count from the moment the servers are ready. Beside TRL, whose
@@ -18,7 +18,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from training_runs import ARITHMETIC, LONGTAIL, Run, train
 from trl_runs import run_trl
@@ -84,41 +83,6 @@ def bench_unevaluated(recipe: Path, cores: str, seed: int) -> tuple[float | None
     return seconds, run
 
 
-def bench_sync(recipe: Path, cores: str, **overrides: Any) -> None:
-    """Our asynchronous mode against our synchronous one: same steps, evaluated before and after only."""
-    synchronous = overrides | {"rollout__max_staleness": 0}
-    modes = {
-        name: train(recipe, cores, evaluation__every_steps=0, **changes)
-        for name, changes in (("async", overrides), ("sync", synchronous))
-    }
-    for name, run in modes.items():
-        print(
-            f"  {name}: {run.step_seconds():.3f} s per step, {run.milliseconds_per_token():.3f} ms per "
-            f"trained token, trainer idle {run.share('trainer_idle_share'):.1%}, rollout idle "
-            f"{run.share('rollout_idle_share'):.1%}, accuracy {run.accuracy():.3f}",
-            flush=True,
-        )
-    slow, fast = modes["sync"], modes["async"]
-    print(
-        f"  synchronous / asynchronous: {slow.step_seconds() / fast.step_seconds():.2f}x per step, "
-        f"{slow.milliseconds_per_token() / fast.milliseconds_per_token():.2f}x per trained token",
-        flush=True,
-    )
-
-
-def bench_sync_longtail(cores: str) -> None:
-    """The fewer trajectories a batch has, the more of a synchronous step is the wait for the longest."""
-    for groups, staleness, steps in ((16, 4, 24), (8, 6, 40), (4, 8, 40)):
-        print(f"{LONGTAIL.name}: {groups} groups of 8 per batch, max_staleness {staleness} against 0")
-        bench_sync(
-            LONGTAIL,
-            cores,
-            rollout__groups_per_batch=groups,
-            rollout__max_staleness=staleness,
-            trainer__num_steps=steps,
-        )
-
-
 def bench_trl(recipe: Path, cores: str, seeds: list[int]) -> None:
     """Both from the same base model to the same accuracy, in turn on each seed."""
     theirs, evaluated, alone = [], [], []
@@ -148,7 +112,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cores", default="0,1")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--only", default="target,sync,sync_longtail,trl,longtail")
+    parser.add_argument("--only", default="target,trl,longtail")
     arguments = parser.parse_args()
     os.chdir(Path(__file__).resolve().parents[2])
     assert shutil.which("taskset"), "taskset (util-linux) pins the runs to cores"
@@ -158,11 +122,6 @@ def main() -> None:
     if "target" in wanted and "trl" not in wanted:
         print(f"{ARITHMETIC.name}: from start-up to {TARGET}")
         bench_target(ARITHMETIC, arguments.cores, seeds)
-    if "sync" in wanted:
-        print(f"{ARITHMETIC.name}: asynchronous (max_staleness 4) against synchronous (0)")
-        bench_sync(ARITHMETIC, arguments.cores)
-    if "sync_longtail" in wanted:
-        bench_sync_longtail(arguments.cores)
     if "trl" in wanted:
         print(f"{ARITHMETIC.name}: from start-up to {TARGET}, beside TRL's GRPOTrainer")
         bench_trl(ARITHMETIC, arguments.cores, seeds)
