@@ -39,7 +39,7 @@ TARGET = 0.5
 SMOOTH = 5
 RESULTS = ROOT / "tests" / "benchmarks" / "asynchrony.jsonl"
 PAGE = ROOT / "docs" / "measurements" / "asynchrony.md"
-FIGURE = ROOT / "docs" / "images" / "asynchrony.svg"
+FIGURE = ROOT / "tests" / "benchmarks" / "asynchrony.svg"
 BEGIN, END = "<!-- Written by `make asynchrony`: -->\n\n", "\n<!-- End of what the runs say. -->"
 
 
