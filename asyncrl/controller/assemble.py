@@ -215,7 +215,8 @@ def assemble(
         metrics=metrics,
         has_open_metrics=cluster.open_metrics,
     )
-    optional = completion if isinstance(completion, RunPart) else None, player, agents, episodes, opponents
+    played = opponents if opponents.fleets else None
+    optional = completion if isinstance(completion, RunPart) else None, player, agents, episodes, played
     return Controller(
         recipe=recipe,
         context=context,

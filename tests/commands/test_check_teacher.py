@@ -72,9 +72,7 @@ def test_a_teacher_of_another_vocabulary_or_of_too_short_a_context_is_refused(
     vocabulary["0"], vocabulary["1"] = vocabulary["1"], vocabulary["0"]
     (tmp_path / "teacher/tokenizer.json").write_text(json.dumps(tokenizer))
     assert cli.main(["check", *words]) == 2
-    assert (
-        "in 2 of 49 token ids: 3 is '0' and '1'; 4 is '1' and '0'. Name a model" in capsys.readouterr().err
-    )
+    assert "in 2 of 49 token ids: 3 is '0' and '1'; 4 is '1' and '0'. Name a model" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "teacher")
     assert cli.main(["check", *words]) == 2
     assert "teacher.path is" in (said := capsys.readouterr().err) and "which is not a folder" in said

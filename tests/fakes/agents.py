@@ -14,6 +14,7 @@ from fakes.engine import FakeEngine
 from fakes.fleets import fleet_on
 from fakes.records import make_queue, make_task
 
+from asyncrl.journal.kept_replies import KeptReplies
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
@@ -22,7 +23,7 @@ from asyncrl.records import SamplingParams, Task, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.agents.endpoint import RETRY_HEADER, AgentEndpoint
-from asyncrl.rollout.agents.opponents import KeptReplies, make_opponents
+from asyncrl.rollout.agents.opponents import make_opponents
 from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.agents.process import Access, Exit, Given
 from asyncrl.rollout.agents.recorder import CallRecorder

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.errors import InputError
+from asyncrl.journal.kept_replies import KeptReplies
 from asyncrl.loops.run_phase import RunPart, RunPhase
 from asyncrl.loops.waits import Waits
 from asyncrl.model.tokenizer import TextCodec
@@ -14,7 +15,7 @@ from asyncrl.recipe import Agent, Recipe
 from asyncrl.recipe.file import shown
 from asyncrl.rollout.agents.endpoint import AgentEndpoint
 from asyncrl.rollout.agents.hosts import FunctionHosts
-from asyncrl.rollout.agents.opponents import KeptReplies, make_opponents
+from asyncrl.rollout.agents.opponents import make_opponents
 from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.agents.process import ProcessPrograms, Programs, agent_command
 from asyncrl.rollout.agents.recorder import CallRecorder
