@@ -259,8 +259,7 @@ class Evaluator:
             blocker="its responses",
         )
         if not all(task.done() for task in running):
-            reasons = "; ".join(server.reason for server in self.fleet.members.servers.values())
-            raise EvaluationFailed(f"no server is left to answer: {reasons}")
+            raise EvaluationFailed(f"no server is left to answer: {self.fleet.members.reasons()}")
 
     def _asked(self, slots: Sequence[Slot], is_greedy: bool) -> Asked:
         number = next(self.counter)

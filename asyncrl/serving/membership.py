@@ -247,6 +247,10 @@ class Membership:
         """False when every server was given up."""
         return any(server.state is not ServerState.DEAD for server in self.servers.values())
 
+    def reasons(self) -> str:
+        """Why each server is as it is."""
+        return "; ".join(server.reason for server in self.servers.values())
+
     def has_late_joiner(self) -> bool:
         """Whether a server that was too late before is on its way: steps may be shorter than an install, and
         it would never arrive."""

@@ -1,4 +1,4 @@
-"""What asynchronous training gives: `make asynchrony`.
+"""Asynchronous against synchronous training: `make asynchrony`.
 
     python tests/benchmarks/asynchrony.py [--plan] [--hours H] [--cores 0,1] [--only arithmetic,longtail]
 
@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.benchmarks.marked import write_between
 from tests.benchmarks.paired import interval
 from tests.benchmarks.training_runs import ARITHMETIC, LONGTAIL, train
 
@@ -216,12 +217,6 @@ def documented(rows: Sequence[Row]) -> str:
     return f"{len(rows)} of the plan's {len(plan())} runs are made.\n\n{table(rows)}\n\n{link}\n"
 
 
-def write_docs(rows: Sequence[Row]) -> None:
-    head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    PAGE.write_text(head + BEGIN + documented(rows) + END + tail, encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Asynchronous against synchronous training, resumable.")
     parser.add_argument("--plan", action="store_true", help="say what is left, run nothing")
@@ -246,7 +241,7 @@ def main() -> None:
     print(table(rows))
     if rows:
         draw(rows)
-        write_docs(rows)
+        write_between(PAGE, BEGIN, END, documented(rows))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ class Command:
     capsys: pytest.CaptureFixture[str]
 
     def __call__(self, *words: object, code: int = 0) -> Printed:
-        """What this command alone printed."""
+        """The output of this command alone."""
         self.capsys.readouterr()
         found = cli.main([str(word) for word in words])
         printed = Printed(*self.capsys.readouterr())

@@ -24,7 +24,7 @@ FULL = ending_line(DiskError("Publication v4 finds\nno room"))
 
 
 def last_words(path: Path, log: str, exit_code: int) -> str:
-    """Of the rank with that log, when it has ended."""
+    """The last lines of the rank with that log, when it has ended."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(log)
     rank = ChildProcess(path.stem.replace("-", " "), [], environment={}, log_path=path)

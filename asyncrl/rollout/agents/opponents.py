@@ -65,6 +65,11 @@ class Opponents:
         self.kept.keep(trajectory.trajectory_id, call, said)
         return said
 
+    def forget(self, trajectory: Trajectory) -> None:
+        """It has ended."""
+        if self.generators:
+            self.kept.forget(trajectory.trajectory_id)
+
     async def _run(self, name: str, generator: Generator, group: Group) -> None:
         """Raises ServerError where the opponent's server does not come back."""
 
@@ -81,8 +86,7 @@ class Opponents:
                 blocker="its server",
             )
             if not work.done():
-                reasons = "; ".join(server.reason for server in members.servers.values())
-                raise ServerError(f"the server of agent.opponents.{name} is lost: {reasons}")
+                raise ServerError(f"the server of agent.opponents.{name} is lost: {members.reasons()}")
             work.result()
         finally:
             await end_tasks(work)

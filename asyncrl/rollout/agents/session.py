@@ -95,7 +95,7 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self._recorder.sessions.pop(self.key, None)
         if self._group.state is not GroupState.OPEN or self._trajectory.finish is not None:
-            self._recorder.opponents.kept.forget(self._trajectory.trajectory_id)
+            self._recorder.opponents.forget(self._trajectory)
 
     def _restart(self) -> None:
         self.refusal = ""

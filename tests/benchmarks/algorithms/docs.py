@@ -4,9 +4,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncrl.errors import InputError
 from tests.benchmarks.algorithms.plan import ROOT, Row
 from tests.benchmarks.algorithms.report import markdown
+from tests.benchmarks.marked import write_between
 
 PAGE = ROOT / "docs" / "measurements" / "ablation.md"
 BEGIN = "<!-- Written by `make algorithms` from its results: -->\n\n"
@@ -23,9 +23,4 @@ def documented(rows: Sequence[Row], figures: Sequence[Path]) -> str:
 
 def write_docs(rows: Sequence[Row], figures: Sequence[Path], page: Path = PAGE) -> None:
     """Raises InputError where the page lacks a mark."""
-    text = page.read_text(encoding="utf-8")
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise InputError(f"{page} lacks {BEGIN.strip() if not begin else END.strip()!r}.")
-    page.write_text(head + BEGIN + documented(rows, figures) + END + tail, encoding="utf-8")
+    write_between(page, BEGIN, END, documented(rows, figures))

@@ -37,7 +37,7 @@ NOISE, NOISE_LAG = 0.1, 4
 """The mismatch of engines: noise on the weights that roll out, over the root mean square of each tensor."""
 RECIPE = Path("recipes/r1_zero_reasoning_cpu.yaml")
 BASE = Path("asyncrl/examples/base_models/reasoning/made.json")
-"""Digests of the base model that comes with asyncrl: one that is trained anew is another on another CPU."""
+"""Digests of the base model that comes with asyncrl: to train it on another CPU gives another one."""
 COMMON: dict[str, Any] = {
     # Half the recipe's batch: the curve rises over the whole run. With one step per batch no clip would bind.
     "rollout.groups_per_batch": 8,

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from asyncrl.algorithms.catalog import NOT_MEASURED
 from tests.benchmarks.algorithms.arms import ARMS
@@ -207,7 +208,7 @@ def draw(rows: Sequence[Row]) -> list[Path]:
             1, len(lags) + 1, figsize=(4 * (len(lags) + 1), 3.4), layout="constrained", squeeze=False
         )
         arms = list(dict.fromkeys(row.arm for row in own))
-        colors = {arm: f"C{number % 10}" for number, arm in enumerate(arms)}
+        colors = dict(zip(arms, pyplot.colormaps["tab20"].colors, strict=False))
         for panel, (lag, noise) in zip(axes[0], lags, strict=False):
             here = [row for row in own if (row.lag, row.noise) == (lag, noise)]
             _draw_curves(panel, here, colors)
@@ -227,7 +228,7 @@ def _order(row: Row) -> tuple[int, int]:
     return places().index(row.cell.place), row.seed
 
 
-def _draw_curves(panel, rows: Sequence[Row], colors: dict[str, str]) -> None:
+def _draw_curves(panel, rows: Sequence[Row], colors: dict[str, Any]) -> None:
     """Thin lines are seeds, thick ones their means; grey is what the area leaves out."""
     for arm in dict.fromkeys(row.arm for row in rows):
         curves = [row.heldout for row in rows if row.arm == arm]
@@ -242,7 +243,7 @@ def _draw_curves(panel, rows: Sequence[Row], colors: dict[str, str]) -> None:
     panel.set(ylim=(0, 1.02), xlim=(0, rows[0].lag + NUM_UPDATES))
 
 
-def _draw_areas(panel, rows: Sequence[Row], colors: dict[str, str]) -> None:
+def _draw_areas(panel, rows: Sequence[Row], colors: dict[str, Any]) -> None:
     names = list(dict.fromkeys((row.arm, row.lag, row.noise) for row in rows))
     for place, (arm, lag, noise) in enumerate(names):
         values = [row.area() for row in rows if (row.arm, row.lag, row.noise) == (arm, lag, noise)]

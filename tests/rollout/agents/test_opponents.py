@@ -137,7 +137,7 @@ async def test_a_call_beyond_the_limits_is_refused_and_one_of_no_role_names_all(
     refused: list[str] = []
 
     async def asks(client: Client) -> Given:
-        for model, text in (("nobody", "Guess."), ("rival", "x" * 5000), ("rival", "a"), ("rival", "b")):
+        for model, text in (("stranger", "Guess."), ("rival", "x" * 5000), ("rival", "a"), ("rival", "b")):
             try:
                 await client.say([{"role": "user", "content": text}], model=model)
             except Refused as error:
