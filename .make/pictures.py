@@ -1,4 +1,4 @@
-"""`make pictures`: every picture of docs/images, of real runs in a real browser.
+"""`make pictures`: every picture of docs/images, of real runs, in a real browser where it is a page.
 
 Trains short runs of shipped recipes in .bench/pictures, on the CPU; those that have finished are kept, so a
 second call takes pictures alone. NAMES take some pictures again. A picture has at most 150 kB.
@@ -31,6 +31,7 @@ from asyncrl.journal.kept_answers import read_results  # noqa: E402
 from asyncrl.journal.reader import GroupFilter, JournalReader  # noqa: E402
 from asyncrl.run.status import read_status  # noqa: E402
 from asyncrl.system.places import ANSWERS  # noqa: E402
+from tests.benchmarks.curves import draw, read_curves  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 FOLDER = ROOT / ".bench" / "pictures"
@@ -265,7 +266,9 @@ REPORTED = (
 )
 CARD = "card"
 """The one that `asyncrl report --png` draws."""
-NAMES = (*(picture.name for picture in (*PAGE, *REPORTED)), CARD)
+LEARNING = "learning"
+"""The one of the curves that `make seeds` kept; it trains nothing."""
+NAMES = (*(picture.name for picture in (*PAGE, *REPORTED)), CARD, LEARNING)
 
 
 async def take(picture: Picture, devtools: str) -> None:
@@ -338,11 +341,15 @@ def main() -> int:
     RUNS.mkdir(parents=True, exist_ok=True)
     os.environ["PATH"] = f"{ASYNCRL.parent}:{os.environ['PATH']}"
     begun = time.monotonic()
+    if LEARNING in names:
+        draw(IMAGES / f"{LEARNING}.png", read_curves())
+        shrink(IMAGES / f"{LEARNING}.png")
     if CARD in names:
         asyncrl("report", measured(), "--png", IMAGES / f"{CARD}.png")
         shrink(IMAGES / f"{CARD}.png")
-    with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as devtools:
-        asyncio.run(take_all(names, devtools))
+    if {picture.name for picture in (*PAGE, *REPORTED)} & set(names):
+        with tempfile.TemporaryDirectory() as profile, browser(Path(profile)) as devtools:
+            asyncio.run(take_all(names, devtools))
     print(f"{len(names)} pictures in {time.monotonic() - begun:.0f} s")
     return 0
 

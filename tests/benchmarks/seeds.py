@@ -3,9 +3,9 @@
     python tests/benchmarks/seeds.py RECIPE [--seeds 0,1,2] [--folder .bench/seeds] [section.key=value ...]
 
 Runs `asyncrl train` once per seed, one after the other, each in a folder that stays: a complete seed is not
-run again, one that was cut resumes. Prints a Markdown table, curves, the largest dip of each, and three
-greedy answers to held-out tasks before and after training. Ends with 1 unless every seed doubled its accuracy
-and reached TARGET.
+run again, one that was cut resumes. The curves of a recipe as shipped go to curves.jsonl. Prints a Markdown
+table, curves, the largest dip of each, and three greedy answers to held-out tasks before and after training.
+Ends with 1 unless every seed doubled its accuracy and reached TARGET.
 """
 
 import argparse
@@ -27,6 +27,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics_file import written_rows
+from tests.benchmarks.curves import curve_of, keep
 from tests.benchmarks.paired import interval
 
 TARGET = 0.8
@@ -171,6 +172,8 @@ def main() -> int:
         folder.parent.mkdir(parents=True, exist_ok=True)
         train(arguments.recipe, seed, folder, arguments.overrides)
         runs.append(read_run(seed, folder))
+        if not arguments.overrides:
+            keep(curve_of(name, seed, read_evaluations(folder)))
         print(table(runs), flush=True)
     print("\n".join(map(curve, runs)))
     print("\n".join(map(dip, runs)))

@@ -186,7 +186,8 @@ def test_a_command_makes_each_picture_and_a_page_shows_it(script: dict[str, Any]
     assert there == set(script["NAMES"])
     of_page = {picture.name for picture in script["PAGE"]}
     assert shown_in("page.md") == of_page
-    assert shown_in("report.md") == there - of_page
+    assert shown_in("report.md") == there - of_page - {script["LEARNING"]}
+    assert f"docs/images/{script['LEARNING']}.png" in README
 
 
 def shown_in(page: str) -> set[str]:
