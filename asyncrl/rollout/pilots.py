@@ -12,7 +12,7 @@ the group: one that a crash comes before is made again.
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,16 +37,15 @@ _LEAST_SURPRISE_NATS = 1e-4
 
 @dataclass(slots=True)
 class Known:
-    """What is known of a pilot whose rewards are equal."""
+    """A pilot whose rewards are equal, as the regression sees it."""
 
     log_odds: float
     """That the whole group becomes mixed, by rewards alone."""
     features: tuple[float, ...]
 
 
-def known_of(pilot: list[Trajectory], *, is_right: bool, chance: float) -> Known:
+def known_of(pilot: Sequence[Trajectory], *, is_right: bool, chance: float) -> Known:
     """`chance` of a mixed group by rewards alone."""
-    chance = min(max(chance, _LEAST_CHANCE), 1.0 - _LEAST_CHANCE)
     nats = -sum(
         logprob
         for each in pilot
@@ -54,8 +53,13 @@ def known_of(pilot: list[Trajectory], *, is_right: bool, chance: float) -> Known
         for segment in line.sampled()
         for logprob in segment.behavior_logprobs
     )
-    surprise = math.log(max(nats / len(pilot), _LEAST_SURPRISE_NATS))
-    right = float(is_right)
+    return known_of_nats(nats / len(pilot), is_right=is_right, chance=chance)
+
+
+def known_of_nats(nats: float, *, is_right: bool, chance: float) -> Known:
+    """`nats`: the pilot's mean negative log-prob of a response."""
+    chance = min(max(chance, _LEAST_CHANCE), 1.0 - _LEAST_CHANCE)
+    surprise, right = math.log(max(nats, _LEAST_SURPRISE_NATS)), float(is_right)
     return Known(math.log(chance / (1.0 - chance)), (1.0, surprise, right, right * surprise))
 
 
@@ -81,8 +85,8 @@ class Surprise:
     def learned(self, group_id: int, pilot: Known, is_mixed: bool) -> None:
         self._unread.append((group_id, pilot, is_mixed))
 
-    def chance(self, pilot: Known, version: PolicyVersion) -> float:
-        """Of a mixed group. The same during a version, whichever verdict came first."""
+    def mixed_chance(self, pilot: Known, version: PolicyVersion) -> float:
+        """Chance of a mixed group. It stays during a version, whichever verdict came first."""
         if version > self._version:
             self._version = version
             self._known.extend((known, mixed) for _, known, mixed in sorted(self._unread, key=_group))
@@ -157,7 +161,7 @@ class AdaptiveGroups:
             num_more=self.num_samples - len(group.trajectories),
         )
         pilot = known_of(group.trajectories, is_right=num_right > 0, chance=chance)
-        is_likely = self.surprise.chance(pilot, version) >= self.min_chance
+        is_likely = self.surprise.mixed_chance(pilot, version) >= self.min_chance
         if is_extended := is_likely or group.group_id % EXPLORED_EVERY == EXPLORED_EVERY - 1:
             self._extended[group.group_id] = pilot
         return is_extended

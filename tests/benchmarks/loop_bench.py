@@ -1,58 +1,95 @@
 """The whole loop, for `make bench`: time to an accuracy, alone and against TRL.
 
-    python tests/benchmarks/loop_bench.py [--cores 0,1] [--seeds 0,1,2]
-        [--only target,trl,longtail]
+    python tests/benchmarks/loop_bench.py [--cores 0,1] [--seeds 0,1,2] [--only target,trl,longtail] [--rows]
 
 What the truncated importance weights cost is measured in trainer_bench.py. Every ratio compares runs of this
-invocation on the same cores. Times of ours count from the moment the servers are ready. Beside TRL, whose
-clock stands still while it evaluates and loads, ours are given twice: with all evaluations, which run during
-training, and of a run without any, whose checkpoints are evaluated after it.
+invocation on the same cores, in turn on each seed, the order turned around each time. Times of ours count
+from the moment the servers are ready. Beside TRL, whose clock stands still while it evaluates and loads, ours
+are given twice: with all evaluations, which run during training, and of a run without any, whose checkpoints
+are evaluated after it. `--rows` keeps each seed as a line of beside_trl.jsonl, skips those that are there,
+and writes the table and figure of docs/measurements/speed.md.
 """
 
 import argparse
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from training_runs import ARITHMETIC, LONGTAIL, Run, train
-from trl_runs import run_trl
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.recipe.file import load_recipe
+from tests.benchmarks.marked import write_between
+from tests.benchmarks.paired import interval
+from tests.benchmarks.training_runs import ARITHMETIC, LONGTAIL, Run, train
+from tests.benchmarks.trl_runs import run_trl
 
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = ROOT / "tests" / "benchmarks" / "beside_trl.jsonl"
+FIGURE = ROWS.with_suffix(".svg")
+PAGE = ROOT / "docs" / "measurements" / "speed.md"
+BEGIN, END = "<!-- Written by `loop_bench.py --rows`: -->\n\n", "\n<!-- End of what the rows say. -->"
 TARGET = 0.95
 EVALUATE_STEPS = 5
+SIDES = ("TRL", "asyncrl, evaluated while it trains", "asyncrl")
+
+Curve = list[tuple[float, float]]
+"""(seconds, held-out greedy accuracy)."""
 
 
-def bench_target(recipe: Path, cores: str, seeds: list[int]) -> list[Run]:
-    """Start-up to the target accuracy, per seed."""
-    runs = []
-    for seed in seeds:
-        run = train(
-            recipe,
-            cores,
-            seed=seed,
-            evaluation__every_steps=EVALUATE_STEPS,
-            evaluation__stop_at_accuracy=TARGET,
-        )
-        runs.append(run)
-        seconds = run.seconds_to(TARGET)
-        reached = f"{seconds:.1f} s" if seconds is not None else "never"
-        print(
-            f"  seed {seed}: start-up {run.ready_seconds:.1f} s, then to {TARGET:.2f} {reached} in "
-            f"{len(run.steps)} steps; after training {run.accuracy():.3f}; peak memory "
-            f"{run.peak_bytes / 2**30:.2f} GiB; command {run.wall_seconds:.1f} s",
-            flush=True,
-        )
-    return runs
+@dataclass(frozen=True)
+class Row:
+    """The runs of one seed."""
+
+    recipe: str
+    seed: int
+    load: float
+    """Processes that ran or waited in the minute before."""
+    curves: dict[str, Curve]
+    """By side; it ends where TARGET is reached."""
+    step_seconds: dict[str, float]
+    """Mean, without the first steps."""
+
+    def seconds_to(self, side: str) -> float | None:
+        return next((seconds for seconds, accuracy in self.curves[side] if accuracy >= TARGET), None)
 
 
-def bench_unevaluated(recipe: Path, cores: str, seed: int) -> tuple[float | None, Run]:
-    """Seconds from start-up to the first checkpoint of TARGET, one each EVALUATE_STEPS, and the run."""
+def curve_of(run: Run) -> Curve:
+    """Of a run that was evaluated while it trained."""
+    rows = [row for row in run.evaluations if row["when"] != "after"]
+    return [
+        (max(0.0, row["time_seconds"] - run.ready_time) if row["step"] else 0.0, row["greedy_accuracy"])
+        for row in rows
+    ]
+
+
+def bench_target(recipe: Path, cores: str, seed: int) -> Run:
+    """Start-up to the target accuracy."""
+    run = train(
+        recipe,
+        cores,
+        seed=seed,
+        evaluation__every_steps=EVALUATE_STEPS,
+        evaluation__stop_at_accuracy=TARGET,
+    )
+    seconds = run.seconds_to(TARGET)
+    reached = f"{seconds:.1f} s" if seconds is not None else "never"
+    print(
+        f"  seed {seed}: start-up {run.ready_seconds:.1f} s, then to {TARGET:.2f} {reached} in "
+        f"{len(run.steps)} steps; after training {run.accuracy():.3f}; peak memory "
+        f"{run.peak_bytes / 2**30:.2f} GiB; command {run.wall_seconds:.1f} s",
+        flush=True,
+    )
+    return run
+
+
+def bench_unevaluated(recipe: Path, cores: str, seed: int) -> tuple[Curve, Run]:
+    """The run, and its curve by checkpoints that were evaluated after it, one each EVALUATE_STEPS."""
     read = load_recipe(recipe)
     num_tasks, heldout = read.evaluation.num_tasks, read.data.heldout
     assert isinstance(heldout, str), "the comparison needs one file of held-out rows"
@@ -67,45 +104,119 @@ def bench_unevaluated(recipe: Path, cores: str, seed: int) -> tuple[float | None
             trainer__checkpoint_every_steps=EVALUATE_STEPS,
             trainer__keep_checkpoints=100,
         )
-        steps = [str(step) for step in range(EVALUATE_STEPS, len(run.steps) + 1, EVALUATE_STEPS)]
+        steps = range(EVALUATE_STEPS, len(run.steps) + 1, EVALUATE_STEPS)
         command = [sys.executable, "-m", "asyncrl.commands.main", "eval", f"{folder}/run", heldout, "--json"]
-        command += ["--k", "1", "--num-tasks", str(num_tasks), "--at", ",".join(steps)]
+        command += ["--k", "1", "--num-tasks", str(num_tasks), "--at", ",".join(map(str, steps))]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     results = json.loads(done.stdout)["benchmarks"][0]["results"].values()
-    accuracies = [float(row["greedy_accuracy"]) for row in results]
-    first = next((index for index, accuracy in enumerate(accuracies) if accuracy >= TARGET), None)
-    shown = ", ".join(f"{accuracy:.3f}" for accuracy in accuracies)
-    print(f"  seed {seed}, without evaluations: held-out {shown} at steps {', '.join(steps)}", flush=True)
-    if first is None:
-        return None, run
-    seconds = float(run.steps[int(steps[first]) - 1]["time_seconds"]) - run.ready_time
-    print(f"    {TARGET:.2f} after {seconds:.1f} s, {run.step_seconds():.3f} s per step", flush=True)
-    return seconds, run
+    curve = [
+        (float(run.steps[step - 1]["time_seconds"]) - run.ready_time, float(row["greedy_accuracy"]))
+        for step, row in zip(steps, results, strict=True)
+    ]
+    shown = ", ".join(f"{accuracy:.3f} after {seconds:.1f} s" for seconds, accuracy in curve)
+    print(f"  seed {seed}, without evaluations: {shown}", flush=True)
+    return curve, run
 
 
-def bench_trl(recipe: Path, cores: str, seeds: list[int]) -> None:
-    """Both from the same base model to the same accuracy, in turn on each seed."""
-    theirs, evaluated, alone = [], [], []
+def bench_seed(recipe: Path, cores: str, seed: int) -> Row:
+    """All sides from the same base model, TRL first on odd seeds."""
+    load = os.getloadavg()[0]
+    curves: dict[str, Curve] = {}
+    step_seconds: dict[str, float] = {}
+
+    def theirs() -> None:
+        found = run_trl(recipe, TARGET, seed=seed, cores=tuple(map(int, cores.split(","))))
+        print(f"  TRL: {json.dumps(found)}", flush=True)
+        curves["TRL"] = [(seconds, accuracy) for seconds, accuracy in found["curve"]]
+        step_seconds["TRL"] = round(found["seconds_per_step"], 4)
+
+    def ours() -> None:
+        evaluated = bench_target(recipe, cores, seed)
+        curves[SIDES[1]] = curve_of(evaluated)
+        step_seconds[SIDES[1]] = round(evaluated.step_seconds(), 4)
+        curve, run = bench_unevaluated(recipe, cores, seed)
+        before = curves[SIDES[1]][0][1]
+        curves[SIDES[2]] = [(0.0, before), *_until_target(curve)]
+        step_seconds[SIDES[2]] = round(run.step_seconds(), 4)
+
+    for side in (theirs, ours) if seed % 2 else (ours, theirs):
+        side()
+    rounded = {side: [(round(at, 2), round(height, 4)) for at, height in curves[side]] for side in SIDES}
+    return Row(recipe.stem, seed, round(load, 1), rounded, step_seconds)
+
+
+def _until_target(curve: Curve) -> Curve:
+    last = next((i for i, (_, accuracy) in enumerate(curve) if accuracy >= TARGET), len(curve))
+    return curve[: last + 1]
+
+
+def read_rows(path: Path = ROWS) -> list[Row]:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [Row(**json.loads(line)) for line in lines]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Markdown. ± is half a 95% interval over seeds; ratios pair the runs of a seed."""
+    lines = [f"| arithmetic recipe | seconds to {TARGET:.2f} | TRL / it | seconds per step | TRL / it |"]
+    lines.append("|" + "---|" * 5)
+    for side in SIDES:
+        pairs = [(row.seconds_to(side), row.seconds_to("TRL")) for row in rows]
+        reached = [(own, trl) for own, trl in pairs if own is not None and trl is not None]
+        steps = [row.step_seconds[side] for row in rows]
+        sooner = _mean([trl / own for own, trl in reached], 2)
+        quicker = _mean([row.step_seconds["TRL"] / row.step_seconds[side] for row in rows], 2)
+        told = f"{_mean([own for own, _ in reached], 1)} ({len(reached)} of {len(rows)} seeds)"
+        ratios = ("", "") if side == "TRL" else (sooner, quicker)
+        lines.append(f"| {side} | {told} | {ratios[0]} | {_mean(steps, 3)} | {ratios[1]} |")
+    return "\n".join(lines)
+
+
+def _mean(values: Sequence[float], digits: int) -> str:
+    if not values:
+        return "never"
+    mean, width = interval(list(values))
+    return f"{mean:.{digits}f}" + (f" ± {width:.{digits}f}" if len(values) > 1 else "")
+
+
+def draw(rows: Sequence[Row]) -> None:
+    """Held-out accuracy over seconds: a faint line per seed, and the mean time to TARGET, with interval."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "asyncrl"
+    from matplotlib import pyplot
+
+    figure, panel = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
+    for number, side in enumerate(SIDES):
+        for row in rows:
+            panel.plot(*zip(*row.curves[side], strict=True), color=f"C{number}", alpha=0.35)
+        found = [seconds for row in rows if (seconds := row.seconds_to(side)) is not None]
+        if found:
+            mean, width = interval(found)
+            panel.axvspan(mean - width, mean + width, color=f"C{number}", alpha=0.15, linewidth=0)
+            panel.axvline(mean, color=f"C{number}", label=f"{side}: {mean:.1f} s")
+    panel.axhline(TARGET, color="gray", linewidth=0.8, linestyle=":")
+    panel.set(xlabel="seconds", ylabel="held-out accuracy, greedy", ylim=(0, 1.02), xlim=(0, None))
+    panel.legend(frameon=False, loc="lower right")
+    panel.grid(alpha=0.3)
+    figure.savefig(FIGURE, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def bench_trl(recipe: Path, cores: str, seeds: Sequence[int], keeps: bool = False) -> None:
+    rows = [row for row in read_rows() if row.recipe == recipe.stem] if keeps else []
     for seed in seeds:
-        evaluated += bench_target(recipe, cores, [seed])
-        theirs.append(run_trl(recipe, TARGET, seed=seed, cores=tuple(map(int, cores.split(",")))))
-        print(f"  TRL: {json.dumps(theirs[-1])}")
-        alone.append(bench_unevaluated(recipe, cores, seed))
-    their_seconds = [run["seconds_to_target"] for run in theirs if run["is_reached"]]
-    their_step = statistics.median(run["seconds_per_step"] for run in theirs)
-    for name, seconds, runs in (
-        ("ours with its evaluations", [run.seconds_to(TARGET) for run in evaluated], evaluated),
-        ("neither with evaluations", [seconds for seconds, _ in alone], [run for _, run in alone]),
-    ):
-        reached = [each for each in seconds if each is not None]
-        if reached and their_seconds:
-            ratio = statistics.median(their_seconds) / statistics.median(reached)
-            print(
-                f"  TRL / ours, time to {TARGET:.2f}, {name}: {ratio:.2f}x "
-                f"(reached by {len(their_seconds)} and {len(reached)} of {len(seeds)})"
-            )
-        per_step = their_step / statistics.median(run.step_seconds() for run in runs)
-        print(f"  TRL / ours, seconds per step, {name}: {per_step:.2f}x", flush=True)
+        if seed in {row.seed for row in rows}:
+            continue
+        rows.append(bench_seed(recipe, cores, seed))
+        if keeps:
+            with ROWS.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(rows[-1])) + "\n")
+    print(table(rows), flush=True)
+    if keeps:
+        draw(rows)
+        link = f"![held-out accuracy over seconds]({os.path.relpath(FIGURE, PAGE.parent)})"
+        write_between(PAGE, BEGIN, END, f"{table(rows)}\n\n{link}\n")
 
 
 def main() -> None:
@@ -113,18 +224,20 @@ def main() -> None:
     parser.add_argument("--cores", default="0,1")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--only", default="target,trl,longtail")
+    parser.add_argument("--rows", action="store_true", help="keeps the rows of the arithmetic recipe")
     arguments = parser.parse_args()
-    os.chdir(Path(__file__).resolve().parents[2])
+    os.chdir(ROOT)
     assert shutil.which("taskset"), "taskset (util-linux) pins the runs to cores"
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     wanted = arguments.only.split(",")
     print(f"cores {arguments.cores}, load before {os.getloadavg()[0]:.1f}")
     if "target" in wanted and "trl" not in wanted:
         print(f"{ARITHMETIC.name}: from start-up to {TARGET}")
-        bench_target(ARITHMETIC, arguments.cores, seeds)
+        for seed in seeds:
+            bench_target(ARITHMETIC, arguments.cores, seed)
     if "trl" in wanted:
         print(f"{ARITHMETIC.name}: from start-up to {TARGET}, beside TRL's GRPOTrainer")
-        bench_trl(ARITHMETIC, arguments.cores, seeds)
+        bench_trl(ARITHMETIC, arguments.cores, seeds, arguments.rows)
     if "longtail" in wanted:
         print(f"{LONGTAIL.name}: beside TRL's GRPOTrainer")
         bench_trl(LONGTAIL, arguments.cores, seeds[:1])

@@ -42,8 +42,8 @@ def run_trl(
 
     Returns is_reached, seconds_to_target (rollouts, rewards and training; no model load, no evaluation),
     inclusive_seconds (from the start of the process to the last evaluation), evaluation_seconds, steps,
-    accuracy, accuracy_before, seconds_per_step (mean) and seconds_per_step_median. The base model must have
-    been made before.
+    accuracy, accuracy_before, curve (seconds, accuracy of each evaluation), seconds_per_step (mean) and
+    seconds_per_step_median. The base model must have been made before.
     """
     recipe = load_recipe(recipe_path)
     python = ensure_environment()

@@ -275,7 +275,7 @@ def learned(surprise: Surprise, *, num_groups: int, mixed_when_sure: float, mixe
 def chances(surprise: Surprise, version: int = 1) -> list[float]:
     """After a sure response and an unsure one, both right."""
     pilots = [known_of([sampled(logprob)], is_right=True, chance=0.5) for logprob in (SURE, UNSURE)]
-    return [surprise.chance(pilot, version) for pilot in pilots]
+    return [surprise.mixed_chance(pilot, version) for pilot in pilots]
 
 
 def test_a_response_that_is_sampled_with_certainty_says_that_its_group_will_not_be_mixed() -> None:

@@ -72,6 +72,8 @@ class Watch(TrainerCallback):
         self.step_seconds: list[float] = []
         self.evaluation_seconds = 0.0
         self.accuracies: dict[int, float] = {}
+        self.curve: list[tuple[float, float]] = []
+        """(seconds of steps so far, accuracy) of each evaluation."""
         self.inclusive_seconds = 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -90,6 +92,7 @@ class Watch(TrainerCallback):
         began = time.perf_counter()
         accuracy = greedy_accuracy(self.model, self.tokenizer, self.heldout)
         self.accuracies[step] = accuracy
+        self.curve.append((sum(self.step_seconds), accuracy))
         self.inclusive_seconds = time.perf_counter() - BEGAN
         self.evaluation_seconds += time.perf_counter() - began
         print(f"step {step}: held-out accuracy {accuracy:.3f}", file=sys.stderr)
@@ -165,6 +168,7 @@ def main() -> None:
         "steps": last,
         "accuracy": watch.accuracies[last],
         "accuracy_before": watch.accuracies[0],
+        "curve": watch.curve,
         "seconds_per_step": sum(steps) / len(steps),
         "seconds_per_step_median": steps[len(steps) // 2],
     }
