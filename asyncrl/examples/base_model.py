@@ -44,11 +44,12 @@ def make_base_model(
 ) -> None:
     """Trains a new model on `examples`, in their order, and writes weights and tokenizer into `folder`.
 
-    On two threads, or as many as OMP_NUM_THREADS says: on a busy machine two wait for each other.
+    On one thread, or as many as OMP_NUM_THREADS says: these models are so small that threads mostly wait for
+    each other, on a busy machine for most of the time.
     """
     torch.manual_seed(settings.seed)
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(min(2, len(os.sched_getaffinity(0))))
+        torch.set_num_threads(1)
     batches = make_batches(tokenizer, examples, examples_per_batch=settings.examples_per_batch)
     model = build_model(
         max_position_embeddings, num_tokens=tokenizer.get_vocab_size(), hidden_size=hidden_size
