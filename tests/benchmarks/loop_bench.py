@@ -5,8 +5,8 @@
 What the truncated importance weights cost is measured in trainer_bench.py. Every ratio compares runs of this
 invocation on the same cores, in turn on each seed, the order turned around each time. Times of ours count
 from the moment the servers are ready. Beside TRL, whose clock stands still while it evaluates and loads, ours
-are given twice: with all evaluations, which run during training, and of a run without any, whose checkpoints
-are evaluated after it. `--rows` keeps each seed as a line of beside_trl.jsonl, skips those that are there,
+are given with all evaluations, which run during training, on the rollout servers or on one more, and without
+any: checkpoints are evaluated after the run. `--rows` keeps each seed as a line of beside_trl.jsonl, skips those that are there,
 and writes the table and figure of docs/measurements/speed.md.
 """
 
@@ -36,7 +36,9 @@ PAGE = ROOT / "docs" / "measurements" / "speed.md"
 BEGIN, END = "<!-- Written by `loop_bench.py --rows`: -->\n\n", "\n<!-- End of what the rows say. -->"
 TARGET = 0.95
 EVALUATE_STEPS = 5
-SIDES = ("TRL", "asyncrl, evaluated while it trains", "asyncrl")
+WHOLE, APART = "asyncrl, evaluated while it trains", "asyncrl, evaluated by a server of its own"
+TRL, ALONE = "TRL", "asyncrl"
+SIDES = (TRL, WHOLE, APART, ALONE)
 
 Curve = list[tuple[float, float]]
 """(seconds, held-out greedy accuracy)."""
@@ -68,7 +70,7 @@ def curve_of(run: Run) -> Curve:
     ]
 
 
-def bench_target(recipe: Path, cores: str, seed: int) -> Run:
+def bench_target(recipe: Path, cores: str, seed: int, evaluation_servers: int = 0) -> Run:
     """Start-up to the target accuracy."""
     run = train(
         recipe,
@@ -76,6 +78,7 @@ def bench_target(recipe: Path, cores: str, seed: int) -> Run:
         seed=seed,
         evaluation__every_steps=EVALUATE_STEPS,
         evaluation__stop_at_accuracy=TARGET,
+        evaluation__num_servers=evaluation_servers,
     )
     seconds = run.seconds_to(TARGET)
     reached = f"{seconds:.1f} s" if seconds is not None else "never"
@@ -127,17 +130,16 @@ def bench_seed(recipe: Path, cores: str, seed: int) -> Row:
     def theirs() -> None:
         found = run_trl(recipe, TARGET, seed=seed, cores=tuple(map(int, cores.split(","))))
         print(f"  TRL: {json.dumps(found)}", flush=True)
-        curves["TRL"] = [(seconds, accuracy) for seconds, accuracy in found["curve"]]
-        step_seconds["TRL"] = round(found["seconds_per_step"], 4)
+        curves[TRL] = [(seconds, accuracy) for seconds, accuracy in found["curve"]]
+        step_seconds[TRL] = round(found["seconds_per_step"], 4)
 
     def ours() -> None:
-        evaluated = bench_target(recipe, cores, seed)
-        curves[SIDES[1]] = curve_of(evaluated)
-        step_seconds[SIDES[1]] = round(evaluated.step_seconds(), 4)
+        for side, num_servers in ((WHOLE, 0), (APART, 1)):
+            run = bench_target(recipe, cores, seed, num_servers)
+            curves[side], step_seconds[side] = curve_of(run), round(run.step_seconds(), 4)
         curve, run = bench_unevaluated(recipe, cores, seed)
-        before = curves[SIDES[1]][0][1]
-        curves[SIDES[2]] = [(0.0, before), *_until_target(curve)]
-        step_seconds[SIDES[2]] = round(run.step_seconds(), 4)
+        curves[ALONE] = [curves[WHOLE][0], *_until_target(curve)]
+        step_seconds[ALONE] = round(run.step_seconds(), 4)
 
     for side in (theirs, ours) if seed % 2 else (ours, theirs):
         side()
@@ -160,13 +162,13 @@ def table(rows: Sequence[Row]) -> str:
     lines = [f"| arithmetic recipe | seconds to {TARGET:.2f} | TRL / it | seconds per step | TRL / it |"]
     lines.append("|" + "---|" * 5)
     for side in SIDES:
-        pairs = [(row.seconds_to(side), row.seconds_to("TRL")) for row in rows]
+        pairs = [(row.seconds_to(side), row.seconds_to(TRL)) for row in rows]
         reached = [(own, trl) for own, trl in pairs if own is not None and trl is not None]
         steps = [row.step_seconds[side] for row in rows]
         sooner = _mean([trl / own for own, trl in reached], 2)
-        quicker = _mean([row.step_seconds["TRL"] / row.step_seconds[side] for row in rows], 2)
+        quicker = _mean([row.step_seconds[TRL] / row.step_seconds[side] for row in rows], 2)
         told = f"{_mean([own for own, _ in reached], 1)} ({len(reached)} of {len(rows)} seeds)"
-        ratios = ("", "") if side == "TRL" else (sooner, quicker)
+        ratios = ("", "") if side == TRL else (sooner, quicker)
         lines.append(f"| {side} | {told} | {ratios[0]} | {_mean(steps, 3)} | {ratios[1]} |")
     return "\n".join(lines)
 
