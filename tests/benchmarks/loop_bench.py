@@ -6,8 +6,8 @@ What the truncated importance weights cost is measured in trainer_bench.py. Ever
 invocation on the same cores, in turn on each seed, the order turned around each time. Times of ours count
 from the moment the servers are ready. Beside TRL, whose clock stands still while it evaluates and loads, ours
 are given with all evaluations, which run during training, on the rollout servers or on one more, and without
-any: checkpoints are evaluated after the run. `--rows` keeps each seed as a line of beside_trl.jsonl, skips those that are there,
-and writes the table and figure of docs/measurements/speed.md.
+any: checkpoints are evaluated after the run. `--rows` keeps each seed as a line of beside_trl.jsonl, skips
+those that are there, and writes the table and figure of docs/measurements/speed.md.
 """
 
 import argparse
