@@ -29,8 +29,8 @@ MOST_KNOWN = 512
 EXPLORED_EVERY = 16
 """One group of so many is extended whatever its chance: the regression sees all kinds of pilots."""
 _NUM_FEATURES = 4
-_RIDGE = 1.0
-_NUM_ITERATIONS = 15
+_NUM_ITERATIONS = 30
+_LEAST_STEP = 1e-9
 _LEAST_CHANCE = 1e-3
 _LEAST_SURPRISE_NATS = 1e-4
 
@@ -65,7 +65,7 @@ def known_of_nats(nats: float, *, is_right: bool, chance: float) -> Known:
 
 # With x = (1, z, s, s z), z the logarithm of the mean negative log-prob of the pilot's responses and s 1
 # where they are right, the chance is sigmoid(logit(chance by rewards) + w . x): a logistic regression with an
-# offset, fitted by Newton's method to the whole groups whose pilot was of equal rewards. The ridge on w keeps
+# offset, fitted by Newton's method to the whole groups whose pilot was of equal rewards. A ridge of 1 keeps
 # it at the chance by rewards where log-probs say nothing, as with long responses, each of which is
 # improbable. Which groups are known depends on x alone, so that the fit is not biased by what was stopped.
 @dataclass(slots=True)
@@ -104,11 +104,20 @@ def _fit(pilots: tuple[Known, ...], are_mixed: tuple[bool, ...]) -> NDArray[np.f
     x = np.array([pilot.features for pilot in pilots])
     offsets = np.array([pilot.log_odds for pilot in pilots])
     found = np.array(are_mixed, dtype=np.float64)
-    weights, ridge = np.zeros(_NUM_FEATURES), _RIDGE * np.eye(_NUM_FEATURES)
+
+    def loss(weights: NDArray[np.float64]) -> float:
+        log_odds = offsets + x @ weights
+        return float(np.logaddexp(0.0, log_odds).sum() - found @ log_odds + weights @ weights / 2)
+
+    weights = np.zeros(_NUM_FEATURES)
     for _ in range(_NUM_ITERATIONS):
         chances = _sigmoid(offsets + x @ weights)
-        curvature = (x * (chances * (1.0 - chances))[:, None]).T @ x + ridge
-        weights = weights + np.linalg.solve(curvature, x.T @ (found - chances) - _RIDGE * weights)
+        curvature = (x * (chances * (1.0 - chances))[:, None]).T @ x + np.eye(_NUM_FEATURES)
+        step = np.linalg.solve(curvature, x.T @ (found - chances) - weights)
+        # A whole step may overshoot where nearly all chances are 0 or 1.
+        while loss(weights + step) > loss(weights) and np.abs(step).max() > _LEAST_STEP:
+            step /= 2
+        weights = weights + step
     return weights
 
 

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from fakes.completions import completion_on
 from fakes.records import correctness_differs, make_score, make_task
+from hypothesis import given
+from hypothesis import strategies as st
 
 from asyncrl.algorithms.advantages import GroupRewards, find_advantage, group_advantages
 from asyncrl.journal.writer import Journal
@@ -21,7 +23,14 @@ from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.rollout.pilots import EXPLORED_EVERY, FEWEST_KNOWN, AdaptiveGroups, Surprise, known_of
+from asyncrl.rollout.pilots import (
+    EXPLORED_EVERY,
+    FEWEST_KNOWN,
+    AdaptiveGroups,
+    Surprise,
+    known_of,
+    known_of_nats,
+)
 from asyncrl.tasks.pass_rates import PassRates
 
 PILOT, WHOLE = 2, 6
@@ -320,6 +329,24 @@ def test_a_response_is_as_sure_as_all_its_tokens_and_a_pilot_as_its_mean_respons
     assert one.features == pytest.approx((1.0, math.log(3.0), 1.0, math.log(3.0)))
     wrong = known_of([sampled(0.0)], is_right=False, chance=0.0)
     assert wrong.features[2:] == (0.0, 0.0) and all(map(math.isfinite, (*wrong.features, wrong.log_odds)))
+
+
+CHANCES = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1))
+NATS = st.one_of(st.sampled_from([0.0, 1e-4, 300.0]), st.floats(0, 300))
+
+
+@given(st.lists(st.tuples(NATS, st.booleans(), CHANCES, st.booleans()), min_size=FEWEST_KNOWN, max_size=120))
+def test_the_regression_is_at_its_optimum_whatever_the_groups_are(
+    groups: list[tuple[float, bool, float, bool]],
+) -> None:
+    """The gradient of its loss, sum of (mixed - chance) x - w, is 0 there."""
+    surprise = Surprise()
+    pilots = [known_of_nats(nats, is_right=right, chance=chance) for nats, right, chance, _ in groups]
+    for group_id, (pilot, (*_, is_mixed)) in enumerate(zip(pilots, groups, strict=True)):
+        surprise.learned(group_id, pilot, is_mixed)
+    missed = [g[-1] - surprise.mixed_chance(pilot, 1) for pilot, g in zip(pilots, groups, strict=True)]
+    gradient = np.array(missed) @ np.array([pilot.features for pilot in pilots]) - surprise._weights
+    assert gradient == pytest.approx(0, abs=1e-5)
 
 
 def pilots_of_one(min_chance: float = 0.5) -> AdaptiveGroups:
