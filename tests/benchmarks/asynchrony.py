@@ -25,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.benchmarks.marked import write_between
-from tests.benchmarks.paired import interval
+from tests.benchmarks.paired import interval, plus_minus
 from tests.benchmarks.training_runs import ARITHMETIC, LONGTAIL, train
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,21 +161,14 @@ def _line(rows: Sequence[Row], synchronous: Sequence[Row | None]) -> str:
     ]
     fields = [
         *(rows[0].recipe, rows[0].servers, rows[0].staleness, len(rows)),
-        _mean([row.tokens_per_second() for row in rows], 0),
-        _mean(speed, 2) if speed else "",
-        _mean(reached),
-        _mean(sooner, 2) if sooner else "",
+        plus_minus([row.tokens_per_second() for row in rows], 0),
+        plus_minus(speed, 2) if speed else "",
+        plus_minus(reached),
+        plus_minus(sooner, 2) if sooner else "",
         f"{idle[0]:.0%}, {idle[1]:.0%}",
-        f"{_mean([100 * row.greedy for row in rows])}%",
+        f"{plus_minus([100 * row.greedy for row in rows])}%",
     ]
     return f"| {' | '.join(map(str, fields))} |"
-
-
-def _mean(values: Sequence[float], digits: int = 1) -> str:
-    if not values:
-        return "never"
-    mean, width = interval(values)
-    return f"{mean:.{digits}f}" if len(values) < 2 else f"{mean:.{digits}f} ± {width:.{digits}f}"
 
 
 def draw(rows: Sequence[Row]) -> None:

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.recipe.file import load_recipe
 from tests.benchmarks.marked import write_between
-from tests.benchmarks.paired import interval
+from tests.benchmarks.paired import interval, plus_minus
 from tests.benchmarks.training_runs import ARITHMETIC, LONGTAIL, Run, train
 from tests.benchmarks.trl_runs import run_trl
 
@@ -165,19 +165,12 @@ def table(rows: Sequence[Row]) -> str:
         pairs = [(row.seconds_to(side), row.seconds_to(TRL)) for row in rows]
         reached = [(own, trl) for own, trl in pairs if own is not None and trl is not None]
         steps = [row.step_seconds[side] for row in rows]
-        sooner = _mean([trl / own for own, trl in reached], 2)
-        quicker = _mean([row.step_seconds[TRL] / row.step_seconds[side] for row in rows], 2)
-        told = f"{_mean([own for own, _ in reached], 1)} ({len(reached)} of {len(rows)} seeds)"
+        sooner = plus_minus([trl / own for own, trl in reached], 2)
+        quicker = plus_minus([row.step_seconds[TRL] / row.step_seconds[side] for row in rows], 2)
+        told = f"{plus_minus([own for own, _ in reached], 1)} ({len(reached)} of {len(rows)} seeds)"
         ratios = ("", "") if side == TRL else (sooner, quicker)
-        lines.append(f"| {side} | {told} | {ratios[0]} | {_mean(steps, 3)} | {ratios[1]} |")
+        lines.append(f"| {side} | {told} | {ratios[0]} | {plus_minus(steps, 3)} | {ratios[1]} |")
     return "\n".join(lines)
-
-
-def _mean(values: Sequence[float], digits: int) -> str:
-    if not values:
-        return "never"
-    mean, width = interval(list(values))
-    return f"{mean:.{digits}f}" + (f" ± {width:.{digits}f}" if len(values) > 1 else "")
 
 
 def draw(rows: Sequence[Row]) -> None:

@@ -32,6 +32,14 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return statistics.fmean(values), width
 
 
+def plus_minus(values: Sequence[float], digits: int = 1) -> str:
+    """The mean and half of its interval in words; "never" where there is no value."""
+    if not values:
+        return "never"
+    mean, width = interval(values)
+    return f"{mean:.{digits}f}" + ("" if math.isnan(width) else f" ± {width:.{digits}f}")
+
+
 def sign_flip_p(differences: Sequence[float]) -> float:
     """Exact two-sided p of "the sign of each paired difference is a coin": the share of all 2^n sign flips
     whose sum is at least as far from 0 as the one observed (Fisher 1935). At least 2 / 2^n where one
