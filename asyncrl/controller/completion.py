@@ -29,7 +29,7 @@ from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.group_advantages import Worth, without_turns
 from asyncrl.rollout.judged_groups import GroupVerdicts, NoVerdicts, Shaped
-from asyncrl.rollout.pilots import AdaptiveGroups
+from asyncrl.rollout.pilots import AdaptiveGroups, PilotRule
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.teacher import Teacher, TeacherScoring
 from asyncrl.serving.server_process import ProcessOwner
@@ -235,8 +235,7 @@ def make_adaptive(
     return AdaptiveGroups(
         num_pilot,
         recipe.rollout.samples_per_group,
-        recipe.rollout.pilot_min_chance,
-        order.selection.rates,
+        PilotRule(recipe.rollout.pilot_min_chance, order.selection.rates),
         order.row_of,
         queue.reached_version,
         pilots.decided,

@@ -27,7 +27,7 @@ FEWEST_KNOWN = 64
 MOST_KNOWN = 512
 """The newest of them count: the policy changes."""
 EXPLORED_EVERY = 16
-"""One group of so many is extended whatever its chance: the regression sees all kinds of pilots."""
+"""One in 16 groups is extended whatever its chance: the regression sees all kinds of pilots."""
 _NUM_FEATURES = 4
 _NUM_ITERATIONS = 30
 _LEAST_STEP = 1e-9
@@ -44,23 +44,23 @@ class Known:
     features: tuple[float, ...]
 
 
-def known_of(pilot: Sequence[Trajectory], *, is_right: bool, chance: float) -> Known:
-    """`chance` of a mixed group by rewards alone."""
-    nats = -sum(
+def known_of(nats: float, *, is_right: bool, chance: float) -> Known:
+    """`nats` as of `mean_nats`; `chance` of a mixed group by rewards alone."""
+    chance = min(max(chance, _LEAST_CHANCE), 1.0 - _LEAST_CHANCE)
+    surprise, right = math.log(max(nats, _LEAST_SURPRISE_NATS)), float(is_right)
+    return Known(math.log(chance / (1.0 - chance)), (1.0, surprise, right, right * surprise))
+
+
+def mean_nats(pilot: Sequence[Trajectory]) -> float:
+    """The mean negative log-prob of a response, branches included."""
+    logprobs = (
         logprob
         for each in pilot
         for line in each.lines()
         for segment in line.sampled()
         for logprob in segment.behavior_logprobs
     )
-    return known_of_nats(nats / len(pilot), is_right=is_right, chance=chance)
-
-
-def known_of_nats(nats: float, *, is_right: bool, chance: float) -> Known:
-    """`nats`: the pilot's mean negative log-prob of a response."""
-    chance = min(max(chance, _LEAST_CHANCE), 1.0 - _LEAST_CHANCE)
-    surprise, right = math.log(max(nats, _LEAST_SURPRISE_NATS)), float(is_right)
-    return Known(math.log(chance / (1.0 - chance)), (1.0, surprise, right, right * surprise))
+    return -sum(logprobs) / len(pilot)
 
 
 # With x = (1, z, s, s z), z the logarithm of the mean negative log-prob of the pilot's responses and s 1
@@ -126,18 +126,44 @@ def _sigmoid(log_odds: NDArray[np.float64] | float) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, slots=True)
+class PilotRule:
+    """Which pilots of equal rewards get the rest of their group."""
+
+    min_chance: float
+    rates: PassRates
+    surprise: Surprise = field(default_factory=Surprise)
+
+    def extended(
+        self,
+        group_id: int,
+        row: int | None,
+        version: PolicyVersion,
+        *,
+        num_right: float,
+        num_wrong: float,
+        num_more: int,
+        nats: float,
+    ) -> Known | None:
+        """The pilot, for `Surprise.learned` once its group is whole; None where the group ends with it."""
+        chance = self.rates.mixed_chance(
+            row, version, num_right=num_right, num_wrong=num_wrong, num_more=num_more
+        )
+        pilot = known_of(nats, is_right=num_right > 0, chance=chance)
+        is_likely = self.surprise.mixed_chance(pilot, version) >= self.min_chance
+        return pilot if is_likely or group_id % EXPLORED_EVERY == EXPLORED_EVERY - 1 else None
+
+
+@dataclass(frozen=True, slots=True)
 class AdaptiveGroups:
     num_pilot: int
     num_samples: int
     """Trajectories of a pilot, and of a whole group."""
-    min_chance: float
-    rates: PassRates
+    rule: PilotRule
     row_of: Callable[[Task], int | None]
     version: Callable[[], PolicyVersion]
     """The trainer's."""
     decided: Callable[[Group, bool], None] = lambda group, is_extended: None
     """Told of each decision about a pilot."""
-    surprise: Surprise = field(default_factory=Surprise)
     _extended: dict[int, Known] = field(default_factory=dict)
     """Group -> its pilot, of equal rewards, until it ends."""
 
@@ -155,25 +181,25 @@ class AdaptiveGroups:
         pilot = self._extended.pop(group.group_id, None)
         correctness = _correctness(group)
         if pilot is not None and len(correctness) > self.num_pilot:
-            self.surprise.learned(group.group_id, pilot, len(set(correctness)) > 1)
+            self.rule.surprise.learned(group.group_id, pilot, len(set(correctness)) > 1)
 
     def _is_worth(self, group: Group) -> bool:
         correctness = _correctness(group)
         if set(correctness) not in ({0.0}, {1.0}):
             return True
-        num_right, version = sum(correctness), self.version()
-        chance = self.rates.mixed_chance(
+        num_right = sum(correctness)
+        pilot = self.rule.extended(
+            group.group_id,
             self.row_of(group.task),
-            version,
+            self.version(),
             num_right=num_right,
             num_wrong=len(correctness) - num_right,
             num_more=self.num_samples - len(group.trajectories),
+            nats=mean_nats(group.trajectories),
         )
-        pilot = known_of(group.trajectories, is_right=num_right > 0, chance=chance)
-        is_likely = self.surprise.mixed_chance(pilot, version) >= self.min_chance
-        if is_extended := is_likely or group.group_id % EXPLORED_EVERY == EXPLORED_EVERY - 1:
+        if pilot is not None:
             self._extended[group.group_id] = pilot
-        return is_extended
+        return pilot is not None
 
 
 def _correctness(group: Group) -> list[float]:

@@ -62,7 +62,7 @@ class Row:
 
 
 def curve_of(run: Run) -> Curve:
-    """Of a run that was evaluated while it trained."""
+    """The curve of a run that was evaluated while it trained."""
     rows = [row for row in run.evaluations if row["when"] != "after"]
     return [
         (max(0.0, row["time_seconds"] - run.ready_time) if row["step"] else 0.0, row["greedy_accuracy"])

@@ -1,4 +1,4 @@
-"""What choices of rows and pilots would have saved of a run's tokens, by replay of its journal.
+"""Tokens that choices of rows and pilots would have saved a run, by replay of its journal.
 
     python tests/benchmarks/signal_replay.py RUN [RUN ...]
 
@@ -25,13 +25,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.journal.reader import JournalReader
 from asyncrl.records import RowVisit
-from asyncrl.rollout.pilots import EXPLORED_EVERY, Surprise, known_of_nats
+from asyncrl.rollout.pilots import PilotRule
 from asyncrl.system.places import JOURNAL
 from asyncrl.tasks.pass_rates import PassRates
 
 PILOTS = (1, 2, 3, 4)
 CHANCES = (0.2, 0.3, 0.4, 0.5, 0.6)
-"""Of rollout.pilot_min_chance."""
+"""Values of rollout.pilot_min_chance that are tried."""
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
 """Best rows that an oracle asks, of all."""
 HALF_LIFE = 10.0
@@ -122,8 +122,9 @@ def oracle_share(weights: NDArray[np.float64], size: int, share: float) -> float
 def decisions(
     groups: Sequence[Sampled], num_pilot: int, min_chance: float, reads_logprobs: bool
 ) -> Iterator[bool]:
-    """Whether each group goes on after its pilot. What became of one is known once its version is over."""
-    rates, surprise = PassRates(1 + max(group.row for group in groups), half_life=HALF_LIFE), Surprise()
+    """Whether each group goes on after its pilot. The end of one is known once its version is over."""
+    rates = PassRates(1 + max(group.row for group in groups), half_life=HALF_LIFE)
+    rule = PilotRule(min_chance, rates)
     unread: list[tuple[int, RowVisit]] = []
     version = -1
     for number, group in enumerate(groups):
@@ -136,19 +137,19 @@ def decisions(
         right, size = int(group.correct[:num_pilot].sum()), len(group.correct)
         is_extended = 0 < right < num_pilot
         if not is_extended:
-            chance = rates.mixed_chance(
+            pilot = rule.extended(
+                number,
                 group.row,
                 version,
                 num_right=right,
                 num_wrong=num_pilot - right,
                 num_more=size - num_pilot,
+                nats=float(group.nats[:num_pilot].mean()),
             )
-            if reads_logprobs:
-                pilot = known_of_nats(float(group.nats[:num_pilot].mean()), is_right=right > 0, chance=chance)
-                chance = surprise.mixed_chance(pilot, version)
-            is_extended = chance >= min_chance or number % EXPLORED_EVERY == EXPLORED_EVERY - 1
-            if reads_logprobs and is_extended:
-                surprise.learned(number, pilot, group.is_mixed())
+            is_extended = pilot is not None
+            # A regression that learns nothing leaves the chance by rewards as it is.
+            if pilot is not None and reads_logprobs:
+                rule.surprise.learned(number, pilot, group.is_mixed())
         seen = group.correct if is_extended else group.correct[:num_pilot]
         unread.append((group.row, RowVisit(number, version, len(seen), float(seen.mean()))))
         yield is_extended

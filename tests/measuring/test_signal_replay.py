@@ -1,4 +1,4 @@
-"""What pilots and an oracle would have saved: read from a journal, and replayed by the run's own code."""
+"""Tokens that pilots and an oracle would have saved: read from a journal, replayed by the run's own code."""
 
 from pathlib import Path
 

@@ -27,9 +27,10 @@ from asyncrl.rollout.pilots import (
     EXPLORED_EVERY,
     FEWEST_KNOWN,
     AdaptiveGroups,
+    PilotRule,
     Surprise,
     known_of,
-    known_of_nats,
+    mean_nats,
 )
 from asyncrl.tasks.pass_rates import PassRates
 
@@ -70,6 +71,11 @@ class Model:
         return 10
 
 
+def rule_of(min_chance: float) -> PilotRule:
+    """Nothing is known of its row."""
+    return PilotRule(min_chance, PassRates(1, half_life=10))
+
+
 def new_queue(folder: Path) -> ReplayQueue:
     return ReplayQueue(Journal(folder / "journal.sqlite"), SETTINGS, has_signal=correctness_differs)
 
@@ -79,7 +85,9 @@ def complete(
 ) -> None:
     algorithm = Algorithm(advantage="dr_grpo")
     known = rates or PassRates(1, half_life=10)
-    adaptive = AdaptiveGroups(PILOT, WHOLE, min_chance, known, lambda task: 0, queue.reached_version)
+    adaptive = AdaptiveGroups(
+        PILOT, WHOLE, PilotRule(min_chance, known), lambda task: 0, queue.reached_version
+    )
     codec = SimpleNamespace(decode=lambda tokens: str(tokens[0]))
     completion = completion_on(
         *(queue, model, model, codec, algorithm, correctness_differs), extends=adaptive.extends
@@ -201,7 +209,7 @@ def test_a_row_keeps_the_direction_of_its_gradient_and_its_weight_is_that_of_the
     gradient of the mean reward s (1 - s). Groups are stopped by the rule itself, advantages are rloo's."""
     random, algorithm = np.random.default_rng(0), Algorithm(advantage="rloo")
     advantage = find_advantage(algorithm)
-    adaptive = AdaptiveGroups(pilot, whole, min_chance, PassRates(1, half_life=10), lambda task: 0, lambda: 0)
+    adaptive = AdaptiveGroups(pilot, whole, rule_of(min_chance), lambda task: 0, lambda: 0)
     num_groups, total, squares, num_tokens, num_stopped = 6000, 0.0, 0.0, 0, {0.0: 0, 1.0: 0}
     for _ in range(num_groups):
         rewards = [float(reward) for reward in random.random(whole) < s]
@@ -277,13 +285,13 @@ def learned(surprise: Surprise, *, num_groups: int, mixed_when_sure: float, mixe
     for group_id in range(num_groups):
         is_sure = group_id % 2 == 0
         share = mixed_when_sure if is_sure else mixed_when_unsure
-        pilot = known_of([sampled(SURE if is_sure else UNSURE)], is_right=True, chance=0.5)
+        pilot = known_of(-(SURE if is_sure else UNSURE), is_right=True, chance=0.5)
         surprise.learned(group_id, pilot, group_id // 2 % 20 < 20 * share)
 
 
 def chances(surprise: Surprise, version: int = 1) -> list[float]:
     """After a sure response and an unsure one, both right."""
-    pilots = [known_of([sampled(logprob)], is_right=True, chance=0.5) for logprob in (SURE, UNSURE)]
+    pilots = [known_of(-logprob, is_right=True, chance=0.5) for logprob in (SURE, UNSURE)]
     return [surprise.mixed_chance(pilot, version) for pilot in pilots]
 
 
@@ -314,7 +322,7 @@ def test_rewards_alone_count_until_enough_groups_are_known_and_the_version_is_ov
 def test_the_order_of_verdicts_within_a_version_does_not_matter() -> None:
     first, second = Surprise(), Surprise()
     shown = [
-        (i, known_of([sampled(-0.1 - i / 9)], is_right=i % 3 == 0, chance=0.2 + i / 400), i % 5 == 0)
+        (i, known_of(0.1 + i / 9, is_right=i % 3 == 0, chance=0.2 + i / 400), i % 5 == 0)
         for i in range(FEWEST_KNOWN)
     ]
     for each in shown:
@@ -325,9 +333,9 @@ def test_the_order_of_verdicts_within_a_version_does_not_matter() -> None:
 
 
 def test_a_response_is_as_sure_as_all_its_tokens_and_a_pilot_as_its_mean_response() -> None:
-    one = known_of([sampled(-2.0, num_tokens=4), sampled(-4.0)], is_right=True, chance=0.5)
+    one = known_of(mean_nats([sampled(-2.0, num_tokens=4), sampled(-4.0)]), is_right=True, chance=0.5)
     assert one.features == pytest.approx((1.0, math.log(3.0), 1.0, math.log(3.0)))
-    wrong = known_of([sampled(0.0)], is_right=False, chance=0.0)
+    wrong = known_of(mean_nats([sampled(0.0)]), is_right=False, chance=0.0)
     assert wrong.features[2:] == (0.0, 0.0) and all(map(math.isfinite, (*wrong.features, wrong.log_odds)))
 
 
@@ -341,7 +349,7 @@ def test_the_regression_is_at_its_optimum_whatever_the_groups_are(
 ) -> None:
     """The gradient of its loss, sum of (mixed - chance) x - w, is 0 there."""
     surprise = Surprise()
-    pilots = [known_of_nats(nats, is_right=right, chance=chance) for nats, right, chance, _ in groups]
+    pilots = [known_of(nats, is_right=right, chance=chance) for nats, right, chance, _ in groups]
     for group_id, (pilot, (*_, is_mixed)) in enumerate(zip(pilots, groups, strict=True)):
         surprise.learned(group_id, pilot, is_mixed)
     missed = [g[-1] - surprise.mixed_chance(pilot, 1) for pilot, g in zip(pilots, groups, strict=True)]
@@ -350,7 +358,7 @@ def test_the_regression_is_at_its_optimum_whatever_the_groups_are(
 
 
 def pilots_of_one(min_chance: float = 0.5) -> AdaptiveGroups:
-    return AdaptiveGroups(1, 4, min_chance, PassRates(1, half_life=10), lambda task: 0, lambda: 1)
+    return AdaptiveGroups(1, 4, rule_of(min_chance), lambda task: 0, lambda: 1)
 
 
 def right_group(group_id: int, logprob: float, rewards: Sequence[float] = (1.0,)) -> Group:
@@ -361,7 +369,7 @@ def right_group(group_id: int, logprob: float, rewards: Sequence[float] = (1.0,)
 
 def test_a_sure_pilot_of_one_stops_an_unsure_one_is_extended_and_one_group_of_sixteen_always_is() -> None:
     adaptive = pilots_of_one()
-    learned(adaptive.surprise, num_groups=400, mixed_when_sure=0.05, mixed_when_unsure=0.8)
+    learned(adaptive.rule.surprise, num_groups=400, mixed_when_sure=0.05, mixed_when_unsure=0.8)
     assert adaptive.extends(right_group(0, UNSURE), teaches=False)
     assert not adaptive.extends(right_group(1, SURE), teaches=False)
     assert adaptive.extends(right_group(EXPLORED_EVERY - 1, SURE), teaches=False)
@@ -373,11 +381,11 @@ def test_a_group_counts_once_it_is_whole_and_not_if_it_was_dropped_before() -> N
         assert adaptive.extends(right_group(group_id, UNSURE), teaches=False)
     for group_id in range(FEWEST_KNOWN):
         adaptive.ended(right_group(group_id, UNSURE))
-    assert chances(adaptive.surprise, version=2) == pytest.approx([0.5, 0.5])
+    assert chances(adaptive.rule.surprise, version=2) == pytest.approx([0.5, 0.5])
     for group_id in range(FEWEST_KNOWN):
         assert adaptive.extends(right_group(group_id, UNSURE), teaches=False)
         adaptive.ended(right_group(group_id, UNSURE, (1.0, 0.0, 1.0, 1.0)))
-    assert chances(adaptive.surprise, version=3)[1] > 0.9
+    assert chances(adaptive.rule.surprise, version=3)[1] > 0.9
 
 
 def test_only_the_pilots_own_share_of_the_gradient_depends_on_what_it_sampled() -> None:
