@@ -23,6 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tests.benchmarks.drawn import panels
 from tests.benchmarks.marked import write_between
 from tests.benchmarks.paired import interval, plus_minus
 from tests.benchmarks.training_runs import ARITHMETIC, LONGTAIL, train
@@ -173,35 +174,26 @@ def _line(rows: Sequence[Row], synchronous: Sequence[Row | None]) -> str:
 
 def draw(rows: Sequence[Row]) -> None:
     """Right answers over seconds, a panel per recipe and number of servers; bands are 95% over seeds."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "asyncrl"
-    from matplotlib import pyplot
-
-    panels = list(dict.fromkeys((row.recipe, row.servers) for row in sorted(rows, key=lambda row: row.cell)))
-    figure, axes = pyplot.subplots(
-        1, len(panels), figsize=(4.5 * len(panels), 3.2), layout="constrained", squeeze=False
-    )
-    for panel, place in zip(axes[0], panels, strict=True):
-        here = [row for row in rows if (row.recipe, row.servers) == place]
-        for number, staleness in enumerate(sorted({row.staleness for row in here})):
-            own = [row for row in here if row.staleness == staleness]
-            curves = [smoothed(row.correct) for row in own]
-            steps = range(min(map(len, curves)))
-            found = [interval([curve[i] for curve in curves]) for i in steps]
-            x = [statistics.fmean(row.seconds[i + SMOOTH - 1] for row in own) for i in steps]
-            label = "synchronous" if staleness == 0 else f"bound {staleness}"
-            panel.plot(x, [mean for mean, _ in found], color=f"C{number}", label=label)
-            if len(own) > 1:
-                low, high = [m - w for m, w in found], [m + w for m, w in found]
-                panel.fill_between(x, low, high, color=f"C{number}", alpha=0.2, linewidth=0)
-        panel.set(title=f"{place[0]}, {place[1]} server(s)", xlabel="seconds", ylim=(0, 1), xlim=(0, None))
-        panel.grid(alpha=0.3)
-    axes[0][0].set(ylabel=f"right answers, mean of {SMOOTH} batches")
-    axes[0][0].legend(frameon=False)
-    figure.savefig(FIGURE, metadata={"Date": None})
-    pyplot.close(figure)
+    places = list(dict.fromkeys((row.recipe, row.servers) for row in sorted(rows, key=lambda row: row.cell)))
+    with panels(FIGURE, len(places), width=4.5, height=3.2) as axes:
+        for panel, place in zip(axes, places, strict=True):
+            here = [row for row in rows if (row.recipe, row.servers) == place]
+            for number, staleness in enumerate(sorted({row.staleness for row in here})):
+                own = [row for row in here if row.staleness == staleness]
+                curves = [smoothed(row.correct) for row in own]
+                steps = range(min(map(len, curves)))
+                found = [interval([curve[i] for curve in curves]) for i in steps]
+                x = [statistics.fmean(row.seconds[i + SMOOTH - 1] for row in own) for i in steps]
+                label = "synchronous" if staleness == 0 else f"bound {staleness}"
+                panel.plot(x, [mean for mean, _ in found], color=f"C{number}", label=label)
+                if len(own) > 1:
+                    low, high = [m - w for m, w in found], [m + w for m, w in found]
+                    panel.fill_between(x, low, high, color=f"C{number}", alpha=0.2, linewidth=0)
+            panel.set(
+                title=f"{place[0]}, {place[1]} server(s)", xlabel="seconds", ylim=(0, 1), xlim=(0, None)
+            )
+        axes[0].set(ylabel=f"right answers, mean of {SMOOTH} batches")
+        axes[0].legend(frameon=False)
 
 
 def documented(rows: Sequence[Row]) -> str:

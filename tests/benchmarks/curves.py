@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks.drawn import panels
+
 CURVES = Path(__file__).resolve().with_name("curves.jsonl")
 """A line per recipe and seed."""
 SHOWN = {
@@ -61,27 +63,21 @@ def draw(path: Path, curves: Sequence[Curve]) -> None:
     from the lowest to the highest. Raises ValueError where a recipe of SHOWN has no curve or its seeds were
     evaluated at different versions.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, panels = pyplot.subplots(1, len(SHOWN), figsize=(11, 3.1), layout="constrained", dpi=110)
-    for panel, (recipe, title) in zip(panels, SHOWN.items(), strict=True):
-        own = [curve for curve in curves if curve.recipe == recipe]
-        if len({tuple(curve.steps) for curve in own}) != 1:
-            raise ValueError(f"{len(own)} curves of {recipe}; expected one or more, of the same versions.")
-        steps = own[0].steps
-        lengths = panel.twinx()
-        _band(lengths, steps, [curve.response_tokens for curve in own], LENGTH_COLOR)
-        _band(panel, steps, [[100 * value for value in curve.accuracy] for curve in own], COLOR)
-        panel.set(title=f"{title}, {len(own)} seeds", xlabel="step", xlim=(0, steps[-1]), ylim=(0, 102))
-        panel.set_ylabel("held-out accuracy, greedy, %", color=COLOR)
-        lengths.set_ylim(0, 1.15 * max(max(curve.response_tokens) for curve in own))
-        lengths.set_ylabel("response tokens", color=LENGTH_COLOR)
-        panel.grid(alpha=0.3)
-    figure.savefig(path)
-    pyplot.close(figure)
+    with panels(path, len(SHOWN), width=11 / 3, height=3.1, dpi=110) as axes:
+        for panel, (recipe, title) in zip(axes, SHOWN.items(), strict=True):
+            own = [curve for curve in curves if curve.recipe == recipe]
+            if len({tuple(curve.steps) for curve in own}) != 1:
+                raise ValueError(
+                    f"{len(own)} curves of {recipe}; expected one or more, of the same versions."
+                )
+            steps = own[0].steps
+            lengths = panel.twinx()
+            _band(lengths, steps, [curve.response_tokens for curve in own], LENGTH_COLOR)
+            _band(panel, steps, [[100 * value for value in curve.accuracy] for curve in own], COLOR)
+            panel.set(title=f"{title}, {len(own)} seeds", xlabel="step", xlim=(0, steps[-1]), ylim=(0, 102))
+            panel.set_ylabel("held-out accuracy, greedy, %", color=COLOR)
+            lengths.set_ylim(0, 1.15 * max(max(curve.response_tokens) for curve in own))
+            lengths.set_ylabel("response tokens", color=LENGTH_COLOR)
 
 
 def _band(panel: Any, steps: Sequence[int], lines: Sequence[Sequence[float]], color: str) -> None:

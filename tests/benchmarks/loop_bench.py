@@ -24,6 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.recipe.file import load_recipe
+from tests.benchmarks.drawn import panels
 from tests.benchmarks.marked import write_between
 from tests.benchmarks.paired import interval, plus_minus
 from tests.benchmarks.training_runs import ARITHMETIC, LONGTAIL, Run, train
@@ -175,27 +176,18 @@ def table(rows: Sequence[Row]) -> str:
 
 def draw(rows: Sequence[Row]) -> None:
     """Held-out accuracy over seconds: a faint line per seed, and the mean time to TARGET, with interval."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "asyncrl"
-    from matplotlib import pyplot
-
-    figure, panel = pyplot.subplots(figsize=(6, 3.4), layout="constrained")
-    for number, side in enumerate(SIDES):
-        for row in rows:
-            panel.plot(*zip(*row.curves[side], strict=True), color=f"C{number}", alpha=0.35)
-        found = [seconds for row in rows if (seconds := row.seconds_to(side)) is not None]
-        if found:
-            mean, width = interval(found)
-            panel.axvspan(mean - width, mean + width, color=f"C{number}", alpha=0.15, linewidth=0)
-            panel.axvline(mean, color=f"C{number}", label=f"{side}: {mean:.1f} s")
-    panel.axhline(TARGET, color="gray", linewidth=0.8, linestyle=":")
-    panel.set(xlabel="seconds", ylabel="held-out accuracy, greedy", ylim=(0, 1.02), xlim=(0, None))
-    panel.legend(frameon=False, loc="lower right")
-    panel.grid(alpha=0.3)
-    figure.savefig(FIGURE, metadata={"Date": None})
-    pyplot.close(figure)
+    with panels(FIGURE, 1, width=6, height=3.4) as (panel,):
+        for number, side in enumerate(SIDES):
+            for row in rows:
+                panel.plot(*zip(*row.curves[side], strict=True), color=f"C{number}", alpha=0.35)
+            found = [seconds for row in rows if (seconds := row.seconds_to(side)) is not None]
+            if found:
+                mean, width = interval(found)
+                panel.axvspan(mean - width, mean + width, color=f"C{number}", alpha=0.15, linewidth=0)
+                panel.axvline(mean, color=f"C{number}", label=f"{side}: {mean:.1f} s")
+        panel.axhline(TARGET, color="gray", linewidth=0.8, linestyle=":")
+        panel.set(xlabel="seconds", ylabel="held-out accuracy, greedy", ylim=(0, 1.02), xlim=(0, None))
+        panel.legend(frameon=False, loc="lower right")
 
 
 def bench_trl(recipe: Path, cores: str, seeds: Sequence[int], keeps: bool = False) -> None:

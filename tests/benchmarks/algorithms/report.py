@@ -27,6 +27,7 @@ from tests.benchmarks.algorithms.plan import (
     places,
     tuning_cells,
 )
+from tests.benchmarks.drawn import panels
 from tests.benchmarks.paired import holm, interval, sign_flip_p
 
 SIGNIFICANT = 0.05
@@ -194,32 +195,22 @@ def figures_of(rows: Sequence[Row]) -> list[Path]:
 
 def draw(rows: Sequence[Row]) -> list[Path]:
     """Writes `figures_of`: held-out curves by lag, every seed a line, and areas, every seed a point."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "asyncrl"
-    from matplotlib import pyplot
+    from matplotlib import colormaps
 
     made = figures_of(rows)
     for path in made:
         own = sorted((row for row in current(rows) if row.axis == path.stem), key=_order)
         lags = sorted({(row.lag, row.noise) for row in own})
-        figure, axes = pyplot.subplots(
-            1, len(lags) + 1, figsize=(4 * (len(lags) + 1), 3.4), layout="constrained", squeeze=False
-        )
         arms = list(dict.fromkeys(row.arm for row in own))
-        colors = dict(zip(arms, pyplot.colormaps["tab20"].colors, strict=False))
-        for panel, (lag, noise) in zip(axes[0], lags, strict=False):
-            here = [row for row in own if (row.lag, row.noise) == (lag, noise)]
-            _draw_curves(panel, here, colors)
-            panel.set(title=f"lag {lag}" + (f", noise {noise:g}" if noise else ""), xlabel="version")
-        _draw_areas(axes[0][-1], own, colors)
-        for panel in axes[0]:
-            panel.grid(alpha=0.3)
-        axes[0][0].set(ylabel="held-out accuracy, sampled")
-        axes[0][0].legend(frameon=False, fontsize=7)
-        figure.savefig(path, metadata={"Date": None})
-        pyplot.close(figure)
+        colors = dict(zip(arms, colormaps["tab20"].colors, strict=False))
+        with panels(path, len(lags) + 1, width=4, height=3.4) as axes:
+            for panel, (lag, noise) in zip(axes, lags, strict=False):
+                here = [row for row in own if (row.lag, row.noise) == (lag, noise)]
+                _draw_curves(panel, here, colors)
+                panel.set(title=f"lag {lag}" + (f", noise {noise:g}" if noise else ""), xlabel="version")
+            _draw_areas(axes[-1], own, colors)
+            axes[0].set(ylabel="held-out accuracy, sampled")
+            axes[0].legend(frameon=False, fontsize=7)
     return made
 
 
