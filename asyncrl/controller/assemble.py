@@ -163,7 +163,7 @@ def assemble(
             inputs, queue, rollouts, shaping, grader, waits, dropped, adaptive, teacher
         )
         if inputs.recorded:
-            completion = RecordedCompletion(queue, completion, order.num_recorded)
+            completion = RecordedCompletion(queue, completion, recipe.num_recorded_groups())
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
     evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)

@@ -36,6 +36,7 @@ from asyncrl.serving.server_process import ProcessOwner
 from asyncrl.system.places import LOGS
 from asyncrl.tasks.demonstration import Demonstration, Pair
 from asyncrl.tasks.order import TaskOrder
+from asyncrl.tasks.source_choice import SourceChoice
 from asyncrl.turns.summaries import summary_turns
 
 
@@ -231,11 +232,11 @@ def make_adaptive(
     num_pilot = recipe.rollout.pilot_samples
     if num_pilot is None or pilots is None:
         return None
-    assert order.selection is not None
+    assert isinstance(order.chooser, SourceChoice) and order.chooser.selection is not None
     return AdaptiveGroups(
         num_pilot,
         recipe.rollout.samples_per_group,
-        PilotRule(recipe.rollout.pilot_min_chance, order.selection.rates),
+        PilotRule(recipe.rollout.pilot_min_chance, order.chooser.selection.rates),
         order.row_of,
         queue.reached_version,
         pilots.decided,

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 
 from asyncrl.evaluation.evaluation_set import EvaluationSet, evaluation_sampling
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import SamplingParams, Task
-from asyncrl.tasks.order import MixturePart, TaskOrder
-from asyncrl.tasks.pass_rates import make_shares
-from asyncrl.tasks.selection import make_selection
+from asyncrl.tasks.order import TaskOrder
+from asyncrl.tasks.recorded import WarmedOrder
+from asyncrl.tasks.source_choice import make_source_choice
 from asyncrl.tasks.table import TaskTable
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import TurnKit
@@ -34,8 +33,8 @@ class Inputs:
     """The benchmarks of evaluation.benchmarks, and evaluation.sets."""
     heldout_rows: list[Task] = field(default_factory=list)
     """The rows of data.heldout whose loss is measured, in a stage that learns from rows."""
-    parts: tuple[MixturePart, ...] = ()
-    """The weighted sources that the training tasks come from."""
+    sizes: tuple[int, ...] = ()
+    """Training tasks of each source of data.train; empty where that is one."""
     recorded: tuple[Task, ...] = ()
     """The groups of critic.warmup_run that the run begins with; none once its warm-up is over."""
     num_filtered: int = 0
@@ -46,20 +45,20 @@ class Inputs:
     """The same for evaluations, whose responses may end otherwise; None: as `kit`."""
 
     def order(self) -> TaskOrder:
-        """In which training tasks are asked."""
-        recipe, is_selected = self.recipe, self.recipe.data.selection.by != "uniform"
-        keeps_record = is_selected or recipe.rollout.pilot_samples is not None
+        """In which training tasks are asked. Raises InputError for a mixture whose weights do not work."""
+        recipe, num_recorded = self.recipe, self.recipe.num_recorded_groups()
         levels = self.train_tasks.levels() if isinstance(self.train_tasks, TaskTable) else ()
-        return TaskOrder(
+        chooser = make_source_choice(recipe, self.sizes or (len(self.train_tasks),), levels)
+        seed, is_shuffled = recipe.seed, recipe.data.is_shuffled
+        if not num_recorded:
+            return TaskOrder(self.train_tasks, seed=seed, is_shuffled=is_shuffled, chooser=chooser)
+        return WarmedOrder(
             self.train_tasks,
-            seed=recipe.seed,
-            is_shuffled=recipe.data.is_shuffled,
-            parts=self.parts,
-            select=partial(make_selection, recipe, levels) if keeps_record else None,
-            is_selected=is_selected,
-            share=partial(make_shares, recipe) if recipe.data.mixture.rebalance == "signal" else None,
-            recorded=self.recorded,
-            num_recorded=recipe.num_recorded_groups(),
+            self.recorded,
+            num_recorded,
+            seed=seed,
+            is_shuffled=is_shuffled,
+            chooser=chooser,
         )
 
     def longest_prompt(self) -> int:

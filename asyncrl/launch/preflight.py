@@ -37,10 +37,10 @@ from asyncrl.rollout.agents.kit import check_agent
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.tasks.demonstrations import heldout_demonstrations, train_demonstrations
 from asyncrl.tasks.digests import tokenizer_digest
-from asyncrl.tasks.order import MixturePart
+from asyncrl.tasks.heldout import read_heldout_tasks
 from asyncrl.tasks.recorded import read_recorded_tasks
 from asyncrl.tasks.table import TaskTable
-from asyncrl.tasks.task_list import read_heldout_tasks, read_train_tasks
+from asyncrl.tasks.task_list import read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import TurnKit, read_kit
 from asyncrl.turns.shown import answered_example
@@ -70,7 +70,7 @@ def read_inputs(recipe: Recipe) -> tuple[Inputs, ModelShape]:
     eval_sets = _read_eval_sets(recipe, base, benchmarks_of(recipe))
     _warn_of_asked_prompts(train.tasks, heldout, eval_sets)
     _warn_of_few_tasks(len(train.tasks), recipe)
-    inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.parts, train.num_filtered)
+    inputs = base.inputs(recipe, train.tasks, heldout, eval_sets, train.sizes, train.num_filtered)
     recorded = read_recorded_tasks(recipe, base.folder, base.context_tokens)
     inputs = replace(inputs, recorded=tuple(recorded))
     for name in recipe.agent.opponents:
@@ -135,7 +135,7 @@ def read_training_inputs(recipe: Recipe) -> Inputs:
     """Model folder and training data, checked in full, without what is evaluated."""
     base = _read_base(recipe)
     train = read_train_tasks(recipe, base.kit.codec, base.verifiers, base.context_tokens, LateStage)
-    return base.inputs(recipe, train.tasks, [], (), train.parts, train.num_filtered)
+    return base.inputs(recipe, train.tasks, [], (), train.sizes, train.num_filtered)
 
 
 def _read_eval_sets(
@@ -164,7 +164,7 @@ class _Base:
         train: TaskTable | list[Task],
         heldout: list[Task],
         eval_sets: tuple[EvaluationSet, ...],
-        parts: tuple[MixturePart, ...] = (),
+        sizes: tuple[int, ...] = (),
         num_filtered: int = 0,
     ) -> Inputs:
         """Once every verifier, environment, tool and agent of them works."""
@@ -188,7 +188,7 @@ class _Base:
             self.context_tokens,
             rendered=self.rendered,
             eval_sets=eval_sets,
-            parts=parts,
+            sizes=sizes,
             num_filtered=num_filtered,
             kit=self.kit,
             evaluation_kit=self.evaluation_kit,

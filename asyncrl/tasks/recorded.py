@@ -1,5 +1,6 @@
 """The groups of `critic.warmup_run` as tasks whose responses are known: the first ones of a run."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from asyncrl.errors import InputError
@@ -12,10 +13,13 @@ from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import shown
 from asyncrl.recipe.stage import OF_STAGES
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.records import Task, VerifierSpec
+from asyncrl.records import PolicyVersion, RowVisit, Task, VerifierSpec
 from asyncrl.system.files import read_text
 from asyncrl.system.places import CHECKPOINTS, JOURNAL, RECIPE
 from asyncrl.tasks.digests import tokenizer_digest
+from asyncrl.tasks.order import RowChooser, TaskOrder
+from asyncrl.tasks.table import TaskTable
+from verifiers.storable import storable
 
 KEY = "critic.warmup_run"
 """Also the source in the tasks' ids, which no file is called."""
@@ -23,6 +27,51 @@ KEY = "critic.warmup_run"
 
 def is_recorded(task_id: str) -> bool:
     return task_id.startswith(f"{KEY}:")
+
+
+class WarmedOrder(TaskOrder):
+    """The first positions are those of recorded tasks, the others those of the order without them."""
+
+    def __init__(
+        self,
+        tasks: TaskTable | list[Task],
+        recorded: Sequence[Task],
+        num_recorded: int,
+        *,
+        seed: int,
+        is_shuffled: bool,
+        chooser: RowChooser | None = None,
+    ) -> None:
+        """`recorded` is empty once its `num_recorded` groups are no longer asked."""
+        super().__init__(tasks, seed=seed, is_shuffled=is_shuffled, chooser=chooser)
+        self._recorded = recorded
+        self._num_recorded = num_recorded
+
+    def next(self, position: int, version: PolicyVersion) -> Task:
+        if position < self._num_recorded:
+            return self._recorded[position]
+        return super().next(position - self._num_recorded, version)
+
+    def recall(
+        self,
+        admissions: Iterable[tuple[str, str, PolicyVersion]],
+        visits: Iterable[tuple[str, str | None, RowVisit]],
+    ) -> None:
+        super().recall(
+            (each for each in admissions if not is_recorded(each[0])),
+            (each for each in visits if not is_recorded(each[0])),
+        )
+
+    def find(self, task_id: str, prompt: str, *, may_have_moved: bool = False) -> Task:
+        if not is_recorded(task_id):
+            return super().find(task_id, prompt, may_have_moved=may_have_moved)
+        task = next((task for task in self._recorded if task.task_id == task_id), None)
+        if task is None or storable(task.prompt) != prompt:
+            raise InputError(
+                f"{KEY} has changed since the run began: its journal holds unfinished groups of {task_id}, "
+                f"{prompt[:80]!r}. Put that run back as it was, or start over with another run_folder."
+            )
+        return task
 
 
 def read_recorded_tasks(recipe: Recipe, model: Path, context_tokens: int) -> list[Task]:

@@ -18,16 +18,14 @@ from typing import NamedTuple, Protocol
 
 from asyncrl.data.prompts import Prompt, PromptTemplate, template_title, told_title
 from asyncrl.data.row_use import RowUse
-from asyncrl.data.rows import Row, Unanswered, grader_of, heldout_rows, train_rows
+from asyncrl.data.rows import Row, Unanswered, train_rows
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Data, Recipe, Source
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.system.places import cache_folder
 from asyncrl.tasks.digests import table_name
-from asyncrl.tasks.mixture import fair_shares
 from asyncrl.tasks.openings import Openings
-from asyncrl.tasks.order import MixturePart
 from asyncrl.tasks.packed_rows import Findings, PackedTask, PackedTasks, Packer, load_packed
 from asyncrl.tasks.row_choice import MAX_KNOWN_GOLDS, Repeats, RowChoice, ShortGold, short_gold
 from asyncrl.tasks.table import TaskTable
@@ -92,8 +90,8 @@ def _told(packed: PackedTask) -> told_task.Task:
 @dataclass(frozen=True, slots=True)
 class TaskSet:
     tasks: TaskTable
-    parts: tuple[MixturePart, ...] = ()
-    """The sources that `tasks` come from, one after the other, where they have weights."""
+    sizes: tuple[int, ...]
+    """Tasks of each source; its tasks stand together."""
     num_filtered: int = 0
     """Rows that data.filter leaves out."""
 
@@ -149,55 +147,8 @@ def read_train_tasks(
     name = table_name(recipe, codec, context_tokens)
     maker.choice = choice
     tasks = maker.make(rows, sources, name=name)
-    num_filtered = maker.left_out[FILTERED]
-    if sources[0].weight is None:
-        return TaskSet(tasks, num_filtered=num_filtered)
-    parts = [MixturePart(maker.num_made[i], source.weight or 1.0) for i, source in enumerate(sources)]
-    return TaskSet(tasks, tuple(parts), num_filtered)
-
-
-def read_heldout_tasks(
-    recipe: Recipe,
-    codec: TextCodec,
-    verifiers: VerifierCache,
-    context_tokens: int,
-    stage: ReadingStage | None = None,
-) -> list[Task]:
-    """At most evaluation.num_tasks held-out tasks; none without data.heldout.
-
-    Of each source its first ones, as many of one as of another or as their weights say; what a short source
-    leaves free, the others fill. Raises InputError, also where a source would get no task.
-    """
-    maker = TaskMaker("data.heldout", recipe.data, codec, verifiers, context_tokens, template_of(recipe))
-    maker.stage = stage
-    sources = recipe.data.heldout_sources()
-    grader = grader_of(recipe.evaluation)
-    rows = heldout_rows(recipe.data, recipe.verifying, use_of(recipe, verifiers), grader)
-    tasks = maker.make(rows, sources)
-    return first_tasks(maker, tasks, sources, recipe.evaluation.num_tasks, "evaluation.num_tasks")
-
-
-def first_tasks(
-    maker: "TaskMaker", tasks: TaskTable, sources: Sequence[Source], limit: int, limit_key: str
-) -> list[Task]:
-    """At most `limit` of the `tasks` that `maker` made of `sources`: the first of each, by their weights.
-
-    Raises InputError where a source would get no task.
-    """
-    sizes = [maker.num_made[index] for index in range(len(sources))]
-    shares = fair_shares(sizes, [source.weight or 1.0 for source in sources], limit)
-    if 0 in shares:
-        starved = sources[shares.index(0)].title()
-        raise InputError(
-            f"{limit_key} is {limit}, which leaves no task for {starved} of {maker.key}. "
-            f"Raise {limit_key}, or the weight of that source."
-        )
-    chosen: list[Task] = []
-    start = 0
-    for size, share in zip(sizes, shares, strict=True):
-        chosen += tasks[start : start + share]
-        start += size
-    return chosen
+    sizes = tuple(maker.num_made[index] for index in range(len(sources)))
+    return TaskSet(tasks, sizes, maker.left_out[FILTERED])
 
 
 @dataclass

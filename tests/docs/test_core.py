@@ -28,15 +28,14 @@ FEATURES = (
         "rollout.teacher",
         "rollout.turn_player",
     ),
-    *("tasks.mixture", "tasks.recorded", "tasks.selection", "tasks.pass_rates"),
+    *("tasks.heldout", "tasks.mixture", "tasks.pass_rates", "tasks.recorded", "tasks.selection"),
+    "tasks.source_choice",
     *("serving.delta", "serving.host_copy", "trainer.publishing.deltas"),
     *("trainer.network.adapted_layers", "trainer.network.adapters", "trainer.packing.kept_sets"),
     *("trainer.packing.routes", "trainer.parts", "turns"),
 )
 """Modules and rooms of features, below asyncrl."""
 STILL_IMPORTED = {
-    "tasks/task_list": {"tasks.mixture"},
-    "tasks/order": {"tasks.mixture", "tasks.pass_rates", "tasks.recorded", "tasks.selection"},
     "replay/queue": {"replay.repetition"},
     "replay/recovery": {"replay.repetition"},
     "journal/batches": {"journal.compaction"},

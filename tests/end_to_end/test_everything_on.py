@@ -8,7 +8,6 @@ schedule of their own.
 import json
 import signal
 from collections import Counter
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,8 @@ from asyncrl.journal.row_records import read_admissions, read_visits
 from asyncrl.recipe.file import load_recipe
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.run.metrics_file import read_metrics
-from asyncrl.tasks.order import MixturePart, TaskOrder
-from asyncrl.tasks.pass_rates import make_shares
-from asyncrl.tasks.selection import make_selection
+from asyncrl.tasks.order import TaskOrder
+from asyncrl.tasks.source_choice import make_source_choice
 
 NUM_STEPS, GROUPS, SAMPLES, PILOT = 10, 4, 6, 2
 SIZES = (18, 12)
@@ -120,14 +118,12 @@ def rows_chosen_again(run: WholeRun) -> list[str]:
         for line, text in enumerate((run.folder / f"{name}.jsonl").read_text().split("\n"), start=1)
     }
     verifier = VerifierSpec("exact")
+    levels = [float(row["level"]) for row in rows.values()]
     order = TaskOrder(
         [Task(name, row["prompt"], (1,), None, verifier) for name, row in rows.items()],
         seed=recipe.seed,
         is_shuffled=True,
-        parts=[MixturePart(size, weight) for size, weight in zip(SIZES, (2.0, 1.0), strict=True)],
-        select=partial(make_selection, recipe, [float(row["level"]) for row in rows.values()]),
-        is_selected=True,
-        share=partial(make_shares, recipe) if recipe.data.mixture.rebalance == "signal" else None,
+        chooser=make_source_choice(recipe, SIZES, levels),
     )
     journal = JournalReader(run.run_folder / "journal.sqlite")
     order.recall((), read_visits(journal))

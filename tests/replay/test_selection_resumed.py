@@ -1,6 +1,5 @@
 """Rows that are selected, with a real journal: a run that is killed asks what it would have asked."""
 
-import functools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +14,10 @@ from asyncrl.records import DropReason, Task, VerifierSpec
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
-from asyncrl.tasks.order import MixturePart, TaskOrder
+from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.pass_rates import make_shares
 from asyncrl.tasks.selection import make_selection
+from asyncrl.tasks.source_choice import SourceChoice
 
 NUM_STEPS = 12
 BATCH = 4
@@ -39,7 +39,7 @@ class Run:
     def __init__(self, folder: Path, kind: str, *, mixture: bool, rebalance: bool = False) -> None:
         self.folder = folder
         self.kind = kind
-        self.parts = [MixturePart(10, 1.0), MixturePart(20, 3.0)] if mixture else []
+        self.sizes, self.weights = ((10, 20), (1.0, 3.0)) if mixture else ((30,), (1.0,))
         self.rebalance = rebalance
         self.asked: dict[int, str] = {}
         """Group -> task."""
@@ -54,16 +54,17 @@ class Run:
         }
         levels = [float(n % 7) for n in range(30)]
         recipe = Recipe.model_validate(raw)
-        select = functools.partial(make_selection, recipe, levels)
-        return TaskOrder(
-            TASKS,
+        is_selected = self.kind != "uniform"
+        chooser = SourceChoice(
+            self.sizes,
+            self.weights,
             seed=5,
             is_shuffled=True,
-            parts=self.parts,
-            select=None if self.kind == "uniform" else select,
-            is_selected=True,
-            share=functools.partial(make_shares, recipe) if self.rebalance else None,
+            selection=make_selection(recipe, levels, self.sizes) if is_selected else None,
+            is_selected=is_selected,
+            shares=make_shares(recipe, self.weights) if self.rebalance else None,
         )
+        return TaskOrder(TASKS, seed=5, is_shuffled=True, chooser=chooser)
 
     def live(self, moments: Iterator[None]) -> None:
         """Continues from the journal to the end, or to where `moments` kills it."""
@@ -165,10 +166,11 @@ def test_records_are_known_after_a_restart_where_rows_are_asked_in_turn(tmp_path
     with pytest.raises(Killed):
         run.live(next(killed_at([60])))
     queue = make_queue(tmp_path, batch=BATCH, samples=4, staleness=0, steps=NUM_STEPS)
-    select = run.order().selection
-    assert select is not None
-    order = TaskOrder(TASKS, seed=5, is_shuffled=True, select=lambda sizes: select)
+    chooser = run.order().chooser
+    assert isinstance(chooser, SourceChoice) and chooser.selection is not None
+    asked_in_turn = SourceChoice((30,), (1.0,), seed=5, is_shuffled=True, selection=chooser.selection)
+    order = TaskOrder(TASKS, seed=5, is_shuffled=True, chooser=asked_in_turn)
     order.recall(read_admissions(queue.journal), read_visits(queue.journal))
-    a, b = select.rates.posterior(0)
+    a, b = chooser.selection.rates.posterior(0)
     assert len({float(each) for each in a + b}) > 1
     queue.journal.close()

@@ -20,7 +20,8 @@ from asyncrl.records import Task
 from asyncrl.tasks import digests as naming
 from asyncrl.tasks import packed_rows as packed
 from asyncrl.tasks import task_list as reading
-from asyncrl.tasks.task_list import TaskMaker, TaskSet, read_heldout_tasks, read_train_tasks
+from asyncrl.tasks.heldout import read_heldout_tasks
+from asyncrl.tasks.task_list import TaskMaker, TaskSet, read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache
 
 Start = Callable[..., tuple[TaskSet, int]]

@@ -4,7 +4,8 @@ import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.tasks.order import MixturePart, TaskOrder
+from asyncrl.tasks.order import TaskOrder
+from asyncrl.tasks.source_choice import SourceChoice
 
 
 def make(*prompts_and_answers: tuple[str, str]) -> list[Task]:
@@ -18,53 +19,55 @@ def numbered(count: int) -> list[Task]:
     return make(*((f"{n}+1=", str(n + 1)) for n in range(count)))
 
 
+def order_of(tasks: list[Task], sizes: tuple[int, ...], weights: tuple[float, ...]) -> TaskOrder:
+    chooser = SourceChoice(sizes, weights, seed=3, is_shuffled=True)
+    return TaskOrder(tasks, seed=3, is_shuffled=True, chooser=chooser)
+
+
 def test_the_order_of_one_file_is_what_it_always_was():
     order = TaskOrder(numbered(8), seed=3, is_shuffled=True)
-    ids = [int(order.at(position).task_id.partition(":")[2]) for position in range(16)]
+    ids = [int(order.next(position, 0).task_id.partition(":")[2]) for position in range(16)]
     assert ids == [2, 5, 4, 1, 6, 3, 8, 7, 8, 3, 2, 4, 7, 5, 1, 6]
 
 
 def test_a_mixture_gives_each_source_its_own_epochs_and_its_share():
     tasks = numbered(10)
-    parts = [MixturePart(4, 1.0), MixturePart(6, 3.0)]
-    order = TaskOrder(tasks, seed=3, is_shuffled=True, parts=parts)
-    ids = [order.at(position).task_id for position in range(1000)]
+    order = order_of(tasks, (4, 6), (1.0, 3.0))
+    ids = [order.next(position, 0).task_id for position in range(1000)]
     first = [one for one in ids if int(one.partition(":")[2]) <= 4]
     assert len(first) == 250
     for start in range(0, 248, 4):
         assert sorted(first[start : start + 4]) == [f"train:{n}" for n in range(1, 5)]
     alone = TaskOrder(tasks[:4], seed=3, is_shuffled=True)
-    assert first == [alone.at(position).task_id for position in range(250)]
+    assert first == [alone.next(position, 0).task_id for position in range(250)]
 
 
 def test_sources_of_one_size_do_not_keep_step():
-    order = TaskOrder(
-        numbered(40), seed=3, is_shuffled=True, parts=[MixturePart(20, 1.0), MixturePart(20, 1.0)]
-    )
-    ids = [int(order.at(position).task_id.partition(":")[2]) for position in range(1000)]
+    order = order_of(numbered(40), (20, 20), (1.0, 1.0))
+    ids = [int(order.next(position, 0).task_id.partition(":")[2]) for position in range(1000)]
     first, second = [n for n in ids if n <= 20], [n - 20 for n in ids if n > 20]
     assert first[:20] != second[:20] and sorted(first[:20]) == sorted(second[:20])
 
 
 def test_a_weight_that_gets_no_task_is_refused():
     with pytest.raises(InputError, match=r"a source whose weight 0\.0001 .* Raise its weight"):
-        TaskOrder(numbered(2), seed=0, is_shuffled=True, parts=[MixturePart(1, 1.0), MixturePart(1, 0.0001)])
+        order_of(numbered(2), (1, 1), (1.0, 0.0001))
 
 
 def test_the_order_is_a_permutation_per_epoch_and_a_function_of_seed_and_position():
     tasks = numbered(10)
     order = TaskOrder(tasks, seed=3, is_shuffled=True)
-    first, second = ([order.at(e * 10 + i).task_id for i in range(10)] for e in (0, 1))
+    first, second = ([order.next(e * 10 + i, 0).task_id for i in range(10)] for e in (0, 1))
     assert sorted(first) == sorted(second) == sorted(task.task_id for task in tasks)
     assert first != second
     again = TaskOrder(tasks, seed=3, is_shuffled=True)
-    assert [again.at(i).task_id for i in range(20)] == first + second
-    assert [TaskOrder(tasks, seed=4, is_shuffled=True).at(i).task_id for i in range(10)] != first
+    assert [again.next(i, 0).task_id for i in range(20)] == first + second
+    assert [TaskOrder(tasks, seed=4, is_shuffled=True).next(i, 0).task_id for i in range(10)] != first
 
 
 def test_without_shuffling_the_files_order_is_kept():
     order = TaskOrder(numbered(3), seed=3, is_shuffled=False)
-    assert [order.at(i).task_id for i in range(4)] == ["train:1", "train:2", "train:3", "train:1"]
+    assert [order.next(i, 0).task_id for i in range(4)] == ["train:1", "train:2", "train:3", "train:1"]
 
 
 def test_after_a_change_of_the_file_the_prompt_decides_not_the_line():

@@ -57,7 +57,7 @@ def test_the_longest_prompt_is_counted_in_tokens() -> None:
 
 def test_an_order_asks_and_finds_the_tasks_of_a_table() -> None:
     order = TaskOrder(table(), seed=3, is_shuffled=False)
-    assert [order.at(position).task_id for position in range(5)] == ["a:1", "a:2", "a:5", "b:2", "a:1"]
+    assert [order.next(position, 0).task_id for position in range(5)] == ["a:1", "a:2", "a:5", "b:2", "a:1"]
     assert order.find("a:5", "xxx").task_id == "a:5"
     assert order.find("a:1", "xxx", may_have_moved=True).task_id == "a:5"
 

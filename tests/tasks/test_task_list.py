@@ -13,8 +13,8 @@ from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.tasks.order import MixturePart
-from asyncrl.tasks.task_list import TaskSet, read_heldout_tasks, read_train_tasks
+from asyncrl.tasks.heldout import read_heldout_tasks
+from asyncrl.tasks.task_list import TaskSet, read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.own import Gold
 
@@ -204,15 +204,13 @@ def test_every_prompt_goes_through_the_template(tmp_path: Path) -> None:
         read_files(tmp_path, tmp_path / "train.jsonl", prompt=chat)
 
 
-def test_several_sources_have_unique_ids_and_weights_make_parts(tmp_path: Path) -> None:
+def test_several_sources_have_unique_ids_and_stand_one_after_the_other(tmp_path: Path) -> None:
     paths = [tmp_path / name / "train.jsonl" for name in ("a", "b")]
     for path, prompt in zip(paths, ("1+1=", "2+0="), strict=True):
         path.parent.mkdir()
         path.write_text(row(prompt=prompt))
     read = read_files(tmp_path, [str(path) for path in paths])
-    assert [task.task_id for task in read.tasks] == ["train:1", "train~2:1"] and read.parts == ()
-    weighted = [{"path": str(path), "weight": n} for n, path in enumerate(paths, start=1)]
-    assert read_files(tmp_path, weighted).parts == (MixturePart(1, 1.0), MixturePart(1, 2.0))
+    assert [task.task_id for task in read.tasks] == ["train:1", "train~2:1"] and read.sizes == (1, 1)
 
 
 def test_held_out_sources_follow_each_other(tmp_path: Path) -> None:
