@@ -65,6 +65,7 @@ from asyncrl.records import PolicyVersion, ScoredSequence, branch_id
 from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
+from asyncrl.replay.repetition import make_repetition
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.agents.kit import make_agent_kit
 from asyncrl.rollout.agents.opponents import opponent_servers
@@ -291,13 +292,15 @@ def _make_heldout(
 
 def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: Waits) -> ReplayQueue:
     recipe = inputs.recipe
+    settings = QueueSettings.of(recipe)
+    repetition = make_repetition(settings)
     queue = ReplayQueue(
-        journal,
-        QueueSettings.of(recipe),
-        has_signal=_signal_of(recipe),
-        changed=waits.notify,
+        journal, settings, has_signal=_signal_of(recipe), repeats=repetition, changed=waits.notify
     )
-    restore(queue, functools.partial(order.find, may_have_moved=inputs.has_moved_rows))
+    find = functools.partial(order.find, may_have_moved=inputs.has_moved_rows)
+    restore(queue, find)
+    if repetition is not None:
+        repetition.restore(journal, find)
     if order.has_memory():
         order.recall(read_admissions(journal), read_visits(journal))
         queue.visited = order.visited

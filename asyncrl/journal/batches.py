@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from asyncrl.errors import QueueError
-from asyncrl.journal.compaction import compacted_before
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import sequences_of_trajectory, unpack_logprobs, unpack_pairs, unpack_tokens
+from asyncrl.journal.starts import read_fact
 from asyncrl.records import (
     Batch,
     Finish,
@@ -24,6 +24,9 @@ from asyncrl.records import (
     root_id,
     source_of,
 )
+
+COMPACTED_BEFORE = "compacted_before"
+"""Key in `meta`: the batches of versions below this one, which are those of steps 1 to it, have no tokens."""
 
 _GROUPS = """
 SELECT group_id FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE taken_version = :version
@@ -81,6 +84,11 @@ def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Scor
             raise QueueError(f"{journal.path} no longer holds all tokens of step {step}: they are compacted.")
         rewards = dict(journal.read(_BRANCH_REWARDS, (group_id,)))
         yield _sequences(rows, rewards, read_teacher_scores(journal, group_id))
+
+
+def compacted_before(journal: Readable) -> PolicyVersion:
+    """The oldest version whose batch still has its tokens: those of steps 1 to that number are gone."""
+    return int(read_fact(journal, COMPACTED_BEFORE) or 0)
 
 
 def read_columns(journal: Readable, version: PolicyVersion) -> dict[str, Any]:

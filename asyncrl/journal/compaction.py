@@ -9,14 +9,12 @@ can. `asyncrl reproduce` and the texts of `asyncrl view` reach back as far as co
 Batches are named by the version of the trainer that took them.
 """
 
-from asyncrl.journal.connection import Readable
+from asyncrl.journal.batches import COMPACTED_BEFORE, compacted_before
 from asyncrl.journal.counters import Statement
-from asyncrl.journal.starts import read_fact, set_fact
+from asyncrl.journal.starts import set_fact
 from asyncrl.journal.writer import Journal
 from asyncrl.records import PolicyVersion
 
-BOUNDARY = "compacted_before"
-"""Key in `meta`: the batches of versions below this one, which are those of steps 1 to it, are compacted."""
 BATCHES_AT_ONCE = 2
 """More than one, to catch up; few, because a barrier waits for what was handed over before it."""
 
@@ -92,11 +90,6 @@ class Compaction:
         return True
 
 
-def compacted_before(journal: Readable) -> PolicyVersion:
-    """The oldest version whose batch still has its tokens: those of steps 1 to that number are gone."""
-    return int(read_fact(journal, BOUNDARY) or 0)
-
-
 def compact(first: PolicyVersion, end: PolicyVersion, repeat_reach: int = 0) -> list[Statement]:
     """The statements that compact the batches of versions [first, end) and what was dropped until then."""
     versions = {"first": first, "end": end, "reach": repeat_reach}
@@ -111,5 +104,5 @@ def compact(first: PolicyVersion, end: PolicyVersion, repeat_reach: int = 0) -> 
         (_TRAINED_TOKENS, versions),
         (_TEXTS, versions),
         (_BRANCH_TEXTS, versions),
-        set_fact(BOUNDARY, str(end)),
+        set_fact(COMPACTED_BEFORE, str(end)),
     ]

@@ -31,7 +31,7 @@ from asyncrl.model.supported import check_packages, check_serving, check_support
 from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task
-from asyncrl.replay.recovery import restored_tasks
+from asyncrl.replay.repetition import restored_tasks
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.agents.kit import check_agent
 from asyncrl.run.folder import RunFolder, data_digests

@@ -24,6 +24,7 @@ Not thread-safe; one event loop owns it. Nothing here waits: `changed` wakes tho
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
 
 from asyncrl.errors import QueueError, StalenessBreach
 from asyncrl.journal import statements
@@ -47,13 +48,24 @@ from asyncrl.records import (
 )
 from asyncrl.replay.group import Group, GroupState, trajectory_id
 from asyncrl.replay.policy import choose
-from asyncrl.replay.repetition import Repetition
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.system.plugins import cause_of
 
 
+class Repeats(Protocol):
+    """Groups of earlier batches that join later ones."""
+
+    def draw(self, version: PolicyVersion) -> list[Group]:
+        """Those that join the batch of `version`."""
+        ...
+
+    def add(self, groups: Iterable[Group]) -> None:
+        """The new groups of a batch."""
+        ...
+
+
 class ReplayQueue:
-    """`changed` is called after each change that could end a wait."""
+    """`changed` is called after each change that could end a wait. Without `repeats` groups train once."""
 
     def __init__(
         self,
@@ -61,12 +73,13 @@ class ReplayQueue:
         settings: QueueSettings,
         *,
         has_signal: Callable[[Group], bool],
+        repeats: Repeats | None = None,
         changed: Callable[[], None] = lambda: None,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.journal = journal
         self.settings = settings
-        self.repetition = Repetition(settings)
+        self.repeats = repeats
         self.has_signal = has_signal
         """Whether a group has a gradient, by its raw correctness."""
         self._aborted_lengths: list[int] = []
@@ -342,13 +355,14 @@ class ReplayQueue:
                 break
         if batch is None:
             return None
-        again = self.repetition.draw(version)
+        again = [] if self.repeats is None else self.repeats.draw(version)
         for group in [*batch, *again]:
             self._check_staleness(group, version)
         for group in batch:
             group.state, group.taken_version, group.num_uses = GroupState.TAKEN, version, 1
             del self.live[group.group_id]
-        self.repetition.add(batch)
+        if self.repeats is not None:
+            self.repeats.add(batch)
         self.num_steps_taken += 1
         self.num_dropped_at_take = self.num_dropped
         self.taken_tokens[version] = sum(_trainable_tokens(group) for group in batch)

@@ -12,15 +12,25 @@ nothing a second time and are left out, except under an advantage whose 0 is not
 
 from collections.abc import Iterable
 
-from asyncrl.records import PolicyVersion
+from asyncrl.journal import queue_state
+from asyncrl.journal.connection import Readable
+from asyncrl.journal.queue_state import StoredGroup
+from asyncrl.records import PolicyVersion, may_teach, oldest_version
 from asyncrl.replay.group import Group
+from asyncrl.replay.recovery import TaskOf, restored_group
 from asyncrl.replay.settings import QueueSettings
 
 
+def make_repetition(settings: QueueSettings) -> "Repetition | None":
+    """None where each group is trained once."""
+    return Repetition(settings) if settings.repeated_groups_per_batch else None
+
+
 class Repetition:
-    """Owned by the queue. Off when `groups_per_batch` is 0."""
+    """`Repeats` of a queue with these settings."""
 
     def __init__(self, settings: QueueSettings) -> None:
+        self._settings = settings
         self.groups_per_batch = settings.repeated_groups_per_batch
         self.max_uses = settings.max_uses
         self.reach = settings.repeat_reach()
@@ -40,8 +50,31 @@ class Repetition:
 
     def add(self, groups: Iterable[Group]) -> None:
         """Groups of a batch: they may join later ones."""
-        if self.groups_per_batch:
-            self.pool.update((group.group_id, group) for group in groups if self._teaches(group.may_teach()))
+        self.pool.update((group.group_id, group) for group in groups if self._teaches(group.may_teach()))
+
+    def restore(self, journal: Readable, task_of: TaskOf) -> None:
+        """Fills a new pool with the groups that the next new batch, or a later one, may repeat."""
+        self.add(restored_group(stored, task_of) for stored in self.repeatable(journal))
+
+    def repeatable(self, journal: Readable) -> list[StoredGroup]:
+        """These groups, as the journal holds them."""
+        version, samples = queue_state.read_totals(journal).num_steps_taken, self._settings.samples_per_group
+        if version >= self._settings.num_steps:
+            return []
+        # No token of a group is younger than the version that took it first.
+        taken = queue_state.groups_taken_since(journal, version - self.reach, samples_per_group=samples)
+        return [
+            stored
+            for stored in taken
+            # Tokens may be compacted where an earlier start of the run repeated nothing.
+            if any(line.segments for trajectory in stored.trajectories for line in trajectory.lines())
+            and self.may_hold(
+                version,
+                num_uses=stored.num_uses,
+                oldest=oldest_version(stored.trajectories, stored.admitted_version),
+                may_teach=may_teach(stored.advantages, stored.turn_advantages),
+            )
+        ]
 
     def may_hold(
         self, version: PolicyVersion, *, num_uses: int, oldest: PolicyVersion, may_teach: bool
@@ -66,3 +99,10 @@ class Repetition:
                 may_teach=group.may_teach(),
             )
         }
+
+
+def restored_tasks(journal: Readable, settings: QueueSettings) -> list[tuple[str, str]]:
+    """(task id, prompt) of each group that a restart brings back, and so asks the data for."""
+    repetition = make_repetition(settings)
+    repeatable = [] if repetition is None else repetition.repeatable(journal)
+    return queue_state.live_tasks(journal) + [(stored.task_id, stored.prompt) for stored in repeatable]

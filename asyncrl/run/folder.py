@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from asyncrl.data.digests import digest_of
 from asyncrl.errors import InputError
-from asyncrl.journal.compaction import compacted_before
+from asyncrl.journal.batches import compacted_before
 from asyncrl.journal.connection import START_OVER, find_damage
 from asyncrl.journal.queue_state import newest_commit, read_totals
 from asyncrl.journal.reader import find_journal

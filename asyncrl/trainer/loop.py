@@ -17,12 +17,11 @@ import numpy as np
 
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
-from asyncrl.records import Batch, PolicyVersion, PublishOutcome, ScoredSequence, TrainedTokens
+from asyncrl.records import Batch, PolicyVersion, PublishOutcome, ScoredSequence
 from asyncrl.system.places import CHECKPOINTS
 from asyncrl.trainer.bootstrap import end_now
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.export_version import export_version
-from asyncrl.trainer.parts.token_record import TokenRecord
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.publishing.transports import make_publisher
 from asyncrl.trainer.ranks import ranks
@@ -51,7 +50,6 @@ def train(
     version = saved = _restore(learner, checkpoints, controller)
     outcomes: dict[str, PublishOutcome] = {}
     metrics: dict[str, float] | None = None
-    trained_tokens: list[TrainedTokens] = []
     # Where rows are learned there may be no server: a version is published when an evaluation asks for it.
     publishes_all = not recipe.learns_from_rows()
     publication = publisher.write(version, learner.model) if publishes_all else None
@@ -63,7 +61,7 @@ def train(
             learner.free_cached_memory()
         with watch("wait_seconds"):
             place = "" if publication is None else controller.place_of(publication.folder)
-            request = TakeRequest(version, outcomes, place, metrics, trained_tokens, **learner.sent())
+            request = TakeRequest(version, outcomes, place, metrics, **learner.sent())
             while (reply := _take(queue, request)).must_republish:
                 if publication is not None:
                     log.warning("%s does not verify on a server: it is written again", publication.folder)
@@ -78,9 +76,7 @@ def train(
         assert reply.batch.taken_version == version, (version, reply.batch.taken_version)
         with watch("train_seconds"):
             measured = heldout.before(version, reply.heldout_rows)
-            record = TokenRecord.of(reply.batch, recipe.view.groups_per_step if publishes_all else 0)
-            metrics = learner.step(reply.batch, record) | measured
-            trained_tokens = record.gathered() if record is not None else []
+            metrics = learner.step(reply.batch) | measured
         version += 1
         metrics |= heldout.after(version)
         publication = None

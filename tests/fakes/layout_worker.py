@@ -90,9 +90,9 @@ def take_steps(
         batch = with_kept_sets(batch) if kept else batch
         batch = scored_by_teacher(batch, top) if top else batch
         batch = with_routes(batch) if routed else batch
-        record = TokenRecord.of(batch, 4)
-        metrics.append(learner.step(batch, record))
-        tokens += record.gathered()
+        metrics.append(learner.step(batch))
+        record = learner.part(TokenRecord)
+        tokens += record.gathered() if record is not None else []
     spike = learner.part(Spikes).largest_row(1.0, 1.0)
     weights = export_weights(learner.model)
     critic = learner.part(Critic)

@@ -6,7 +6,8 @@ from asyncrl.journal.writer import Journal
 from asyncrl.records import Batch, Finish, Score, Segment, Task, VerifierSpec
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.replay.recovery import restore
+from asyncrl.replay.recovery import TaskOf, restore
+from asyncrl.replay.repetition import Repetition, make_repetition
 from asyncrl.replay.settings import QueueSettings
 
 
@@ -45,7 +46,25 @@ def make_queue(
         has_greedy=has_greedy,
     )
     journal = Journal(folder / "journal.sqlite")
-    return ReplayQueue(journal, settings, has_signal=correctness_differs, wall_clock=lambda: 0.0)
+    return ReplayQueue(
+        journal,
+        settings,
+        has_signal=correctness_differs,
+        repeats=make_repetition(settings),
+        wall_clock=lambda: 0.0,
+    )
+
+
+def repetition_of(queue: ReplayQueue) -> Repetition:
+    assert isinstance(queue.repeats, Repetition)
+    return queue.repeats
+
+
+def restore_all(queue: ReplayQueue, task_of: TaskOf) -> None:
+    """As `assemble` does."""
+    restore(queue, task_of)
+    if queue.repeats is not None:
+        repetition_of(queue).restore(queue.journal, task_of)
 
 
 def reopen(queue: ReplayQueue, folder: Path, **sizes: int) -> ReplayQueue:
@@ -53,7 +72,7 @@ def reopen(queue: ReplayQueue, folder: Path, **sizes: int) -> ReplayQueue:
     queue.journal.close()
     same = {"batch": queue.settings.groups_per_batch, "staleness": queue.settings.max_staleness}
     again = make_queue(folder, **(same | sizes))
-    restore(again, lambda task_id, prompt: make_task(int(task_id.partition(":")[2])))
+    restore_all(again, lambda task_id, prompt: make_task(int(task_id.partition(":")[2])))
     return again
 
 

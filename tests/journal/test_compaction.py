@@ -7,8 +7,8 @@ import pytest
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import QueueError
-from asyncrl.journal.batches import load_batch
-from asyncrl.journal.compaction import Compaction, compacted_before
+from asyncrl.journal.batches import compacted_before, load_batch
+from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.statements import trained_tokens

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from fakes.records import batch_of, finish, generate, make_queue, make_score, make_task, reopen
+from fakes.records import batch_of, finish, generate, make_queue, make_score, make_task, reopen, restore_all
 
 from asyncrl.errors import InputError
 from asyncrl.journal.batches import load_batch
@@ -12,7 +12,8 @@ from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.reader import JournalReader
 from asyncrl.records import DropReason, Finish, Observed, Segment, Task
 from asyncrl.replay.group import GroupState
-from asyncrl.replay.recovery import restore, restored_tasks
+from asyncrl.replay.recovery import restore
+from asyncrl.replay.repetition import Repetition, restored_tasks
 
 
 def test_an_empty_journal_restores_to_an_empty_queue(tmp_path: Path) -> None:
@@ -188,8 +189,11 @@ def test_what_is_said_to_come_back_is_what_the_data_is_asked_for(
         queue.admit(make_task(queue.num_admitted))
     live = [group.task.task_id for group in queue.live.values()]
     # Drops what the next batch may not hold. There is none where the run has all its batches.
-    queue.repetition.draw(5)
-    pool = [group.task.task_id for group in queue.repetition.pool.values()] if steps > 5 else []
+    repetition = queue.repeats
+    assert repetition is None or isinstance(repetition, Repetition)
+    if repetition is not None:
+        repetition.draw(5)
+    pool = [] if repetition is None or steps <= 5 else [g.task.task_id for g in repetition.pool.values()]
     queue.journal.close()
     again = make_queue(tmp_path, **sizes, abort_staleness=abort_staleness)
     asked = []
@@ -199,6 +203,6 @@ def test_what_is_said_to_come_back_is_what_the_data_is_asked_for(
         return make_task(int(task_id.partition(":")[2]))
 
     said = restored_tasks(again.journal, again.settings)
-    restore(again, find)
+    restore_all(again, find)
     assert asked == said
     assert sorted(task_id for task_id, _ in said) == sorted(live + pool)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from fakes.records import batch_of, finish, make_queue, make_task, reopen
+from fakes.records import batch_of, finish, make_queue, make_task, reopen, repetition_of
 from journal.test_compaction import commit, versions_with_tokens
 
 from asyncrl.errors import QueueError
@@ -36,14 +36,14 @@ def test_a_batch_holds_its_new_groups_and_then_repeated_ones(tmp_path: Path) -> 
     queue = make_queue(tmp_path, batch=2, staleness=1, repeated=1)
     assert ids(take(queue, 0)) == [0, 1]
     assert ids(take(queue, 1)) == [2, 3, 0]
-    assert [group.taken_version for group in queue.repetition.pool.values()] == [0, 0, 1, 1]
+    assert [group.taken_version for group in repetition_of(queue).pool.values()] == [0, 0, 1, 1]
 
 
 def test_nothing_is_repeated_unless_asked(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, batch=2, staleness=1)
     assert ids(take(queue, 0)) == [0, 1]
     assert ids(take(queue, 1)) == [2, 3]
-    assert not queue.repetition.pool
+    assert queue.repeats is None
 
 
 def test_the_least_often_trained_and_then_the_freshest_are_repeated_first(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_no_repeated_group_is_staler_than_the_limit(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, batch=1, staleness=1, repeated=3, max_uses=9)
     for step in range(8):
         assert min(group.oldest_version() for group in take(queue, step)) >= step - 1
-        assert len(queue.repetition.pool) <= 2 * queue.settings.groups_per_batch
+        assert len(repetition_of(queue).pool) <= 2 * queue.settings.groups_per_batch
 
 
 def test_a_group_without_a_gradient_is_not_repeated(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_where_every_group_teaches_one_whose_rewards_are_all_equal_is_repeated(
     for always_teaches in (False, True):
         (folder := tmp_path / str(always_teaches)).mkdir()
         queue = make_queue(folder, batch=1, staleness=1, repeated=1)
-        queue.repetition.always_teaches = always_teaches
+        repetition_of(queue).always_teaches = always_teaches
         queue.announce(0)
         group = queue.admit(make_task(0))
         finish(queue, group, version=0)
@@ -118,12 +118,12 @@ def test_a_restarted_controller_knows_what_was_used_how_often(tmp_path: Path) ->
     queue = make_queue(tmp_path, **settings)
     for step in range(3):
         take(queue, step)
-    used = {group_id: group.num_uses for group_id, group in queue.repetition.pool.items()}
+    used = {group_id: group.num_uses for group_id, group in repetition_of(queue).pool.items()}
     tokens = dict(queue.repeated_tokens)
     again = reopen(queue, tmp_path, **settings)
     # What is used up does not come back; without a restart the next batch drops it from the pool.
     assert used == {0: 3, 1: 2, 2: 1}
-    assert {group_id: group.num_uses for group_id, group in again.repetition.pool.items()} == {1: 2, 2: 1}
+    assert {group_id: group.num_uses for group_id, group in repetition_of(again).pool.items()} == {1: 2, 2: 1}
     assert {step: count for step, count in tokens.items() if count} == again.repeated_tokens
     assert ids(take(again, 3)) == [3, 1, 2]
 

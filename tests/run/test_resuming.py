@@ -12,7 +12,7 @@ import yaml
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.journal.compaction import BOUNDARY
+from asyncrl.journal.batches import COMPACTED_BEFORE
 from asyncrl.journal.starts import record_start
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.recipe.file import dump_recipe, load_recipe, parse_recipe
@@ -105,7 +105,7 @@ def test_a_checkpoint_that_is_gone_is_said(run_folder: Path) -> None:
 
 def test_checkpoints_that_the_journal_no_longer_leads_on_from_are_refused(run_folder: Path) -> None:
     connection = sqlite3.connect(run_folder / "journal.sqlite")
-    connection.execute("INSERT INTO meta VALUES (?, '3')", (BOUNDARY,))
+    connection.execute("INSERT INTO meta VALUES (?, '3')", (COMPACTED_BEFORE,))
     connection.commit()
     connection.close()
     damage(run_folder / "checkpoints" / "step-4", "flip")

@@ -1,26 +1,18 @@
-"""The adapters of a whole policy: their first values, the base model without them, and a folder for `peft`.
-
-Every rank calls; names and values do not depend on the layout.
-"""
+"""The adapters of a whole policy: the base model without them, and a folder for `peft`. Every rank calls."""
 
 import contextlib
-import hashlib
 import json
-import math
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 import torch
-from torch import Tensor
 
 from asyncrl.recipe.lora import Lora
-from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.system.files import fresh_part, replace, sync_tree
 from asyncrl.trainer.network.adapted_layers import adapted_layers
-from asyncrl.trainer.network.convert import PEFT, export_weights, load_adapters, load_weights
+from asyncrl.trainer.network.convert import PEFT, export_weights
 from asyncrl.trainer.network.experts import is_of_expert
 from asyncrl.trainer.network.model import Policy
 from asyncrl.trainer.ranks import ranks
@@ -29,38 +21,6 @@ PEFT_WEIGHTS = "adapter_model.safetensors"
 PEFT_CONFIG = "adapter_config.json"
 STACKED = r".*\.gate_up_proj"
 """peft's pattern of the gate and up matrices of all experts of a layer."""
-
-
-def load_adapted(model: Policy, fetch: Callable[[str], Tensor], seed: int) -> str:
-    """Makes the policy the base model under fresh adapters; returns the base's digest: 16 hex digits over the
-    tensors that `fetch` gives to any rank, by their names."""
-    own: dict[str, str] = {}
-
-    def watch(name: str) -> Tensor:
-        tensor = fetch(name)
-        own[name] = tensor_digest(tensor)
-        return tensor
-
-    load_weights(model, watch)
-    start_adapters(model, seed)
-    digests = {name: digest for each in ranks.gather(own) for name, digest in each.items()}
-    return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:16]
-
-
-def start_adapters(model: Policy, seed: int) -> None:
-    """B of zeros, so that the policy is the base model, and A by Kaiming's uniform rule, as peft has it: each
-    whole matrix from `seed` and its name."""
-    load_adapters(model, partial(_first_value, seed))
-
-
-def _first_value(seed: int, name: str, shape: tuple[int, int]) -> Tensor:
-    if "lora_B" in name:
-        return torch.zeros(shape)
-    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
-    # Kaiming's bound for the slope sqrt(5), which torch and peft take for linear layers.
-    bound = 1 / math.sqrt(shape[1])
-    return torch.empty(shape).uniform_(-bound, bound, generator=generator)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_local_spec,
     get_gpt_layer_with_transformer_engine_spec,
 )
+from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import set_tensor_model_parallel_attributes
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import (
@@ -25,14 +26,16 @@ from megatron.core.transformer.transformer_layer import get_transformer_layer_of
 from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 
+from asyncrl.model.layout import Layout
 from asyncrl.model.shape import ModelShape
 from asyncrl.recipe.lora import Lora
 from asyncrl.system import machine
-from asyncrl.trainer.network.adapted_layers import adapt
+from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseNorm, make_bitwise
 from asyncrl.trainer.network.delta_net import GatedAttention, LinearAttention
+from asyncrl.trainer.network.experts import skip_reduction, sum_over_copies
 from asyncrl.trainer.network.latent_attention import latent_attention
-from asyncrl.trainer.network.multipliers import multiply_branches
+from asyncrl.trainer.network.multipliers import multiply_branches, multiply_embedding
 from asyncrl.trainer.network.norms import has_own_norms, norm_kind, place_norms
 from asyncrl.trainer.packing.attention import PackedAttention, PackedSequences
 from asyncrl.trainer.packing.attention_kernels import KERNELS, UNLIMITED, Limits, Rows
@@ -53,6 +56,29 @@ def block_spec(
     specs = {each: _layer_spec(config, each, is_bitwise=is_bitwise, lora=lora) for each in set(shapes)}
     layers = [specs[each][0] for each in shapes]
     return TransformerBlockSubmodules(layer_specs=layers, layer_norm=specs[shapes[0]][1])
+
+
+def finish_chunk(model: GPTModel, shape: ModelShape, layout: Layout, lora: Lora | None) -> None:
+    """Features of layers that are set once a chunk is built of them."""
+    if model.pre_process and shape.embedding_multiplier != 1.0:
+        is_rounded = shape.is_embedding_multiplier_rounded
+        multiply_embedding(model, shape.embedding_multiplier, is_rounded=is_rounded)
+    if lora is not None:
+        _train_adapters_alone(model)
+    if layout.tensor > 1:
+        sum_over_copies(model)
+    if shape.has_linear_biases:
+        skip_reduction(model)
+
+
+def _train_adapters_alone(model: GPTModel) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(is_of_adapter(name))
+    if model.pre_process and model.config.recompute_granularity is not None:
+        # What is computed again has a gradient only if something that it is given has one.
+        model.embedding.register_forward_hook(
+            lambda _, __, hidden: hidden.requires_grad_(torch.is_grad_enabled())
+        )
 
 
 def _layer_spec(

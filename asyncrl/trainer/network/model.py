@@ -28,13 +28,11 @@ from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.lora import Lora
 from asyncrl.serving.kernels import rows as kernels
-from asyncrl.trainer.network.adapted_layers import is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseRotary
-from asyncrl.trainer.network.experts import freeze_routers, skip_reduction, sum_over_copies
-from asyncrl.trainer.network.layer_specs import block_spec
+from asyncrl.trainer.network.experts import freeze_routers
+from asyncrl.trainer.network.layer_specs import block_spec, finish_chunk
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.megatron_config import transformer_config
-from asyncrl.trainer.network.multipliers import multiply_embedding
 from asyncrl.trainer.network.output_kernels import find_kernel
 from asyncrl.trainer.network.rotary import LayerRotary
 from asyncrl.trainer.packing.attention import PackedRotary, own_tokens, pick_rows
@@ -285,15 +283,7 @@ def _build_chunk(
     config.qk_layernorm = shape.has_qk_norm
     model.shape = shape
     model.rotary_pos_emb = _build_rotary(shape, config, is_bitwise)
-    if model.pre_process and shape.embedding_multiplier != 1.0:
-        is_rounded = shape.is_embedding_multiplier_rounded
-        multiply_embedding(model, shape.embedding_multiplier, is_rounded=is_rounded)
-    if lora is not None:
-        _train_adapters_alone(model)
-    if layout.tensor > 1:
-        sum_over_copies(model)
-    if shape.has_linear_biases:
-        skip_reduction(model)
+    finish_chunk(model, shape, layout, lora)
     # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
     return model.to(device=device(), dtype=config.params_dtype)
 
@@ -313,16 +303,6 @@ def _build_rotary(shape: ModelShape, config: TransformerConfig, is_bitwise: bool
     if is_bitwise:
         rotary.shape = shape
     return rotary
-
-
-def _train_adapters_alone(model: GPTModel) -> None:
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(is_of_adapter(name))
-    if model.pre_process and model.config.recompute_granularity is not None:
-        # What is computed again has a gradient only if something that it is given has one.
-        model.embedding.register_forward_hook(
-            lambda _, __, hidden: hidden.requires_grad_(torch.is_grad_enabled())
-        )
 
 
 def device() -> torch.device:

@@ -24,6 +24,7 @@ from asyncrl.trainer.parts.reference import KlReward, Reference
 from asyncrl.trainer.parts.routing_replay import RouteCheck, RoutingReplay
 from asyncrl.trainer.parts.spikes import Spikes
 from asyncrl.trainer.parts.teacher import Teacher
+from asyncrl.trainer.parts.token_record import TokenRecord
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.part import StepPart
 
@@ -112,6 +113,11 @@ PARTS = (
     ),
     Row(LossScale, lambda recipe, _: recipe.model.dtype == "float16"),
     Row(Spikes, _always),
+    Row(
+        TokenRecord,
+        lambda recipe, _: recipe.view.groups_per_step > 0 and not recipe.learns_from_rows(),
+        keys=("view",),
+    ),
 )
 
 

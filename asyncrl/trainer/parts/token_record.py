@@ -16,9 +16,11 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs
-from asyncrl.records import Batch, TrainedTokens
+from asyncrl.recipe import Recipe
+from asyncrl.records import TrainedTokens
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.ranks import ranks
+from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.part import MiniBatch, Step, StepPart
 
 LARGEST = torch.finfo(torch.float16).max
@@ -37,25 +39,22 @@ class _Seen:
 
 
 class TokenRecord(StepPart):
-    """The record of one step on this rank, as a guest of the step; then `gathered` on every rank."""
+    """The record of each step on this rank, which the next take sends."""
 
-    def __init__(self, advantages: dict[str, float]) -> None:
-        """`advantages` of the trajectories to record, by name."""
-        self._advantages = advantages
+    def __init__(self, learner: Learner, recipe: Recipe) -> None:
+        self._num_groups = recipe.view.groups_per_step
+        self._advantages: dict[str, float] = {}
+        """Trajectory to record -> its advantage."""
         self._seen: list[_Seen] = []
 
-    @classmethod
-    def of(cls, batch: Batch, num_groups: int) -> "TokenRecord | None":
-        """Records the first `num_groups` groups of `batch`; None for 0."""
-        if not num_groups:
-            return None
-        groups = list(dict.fromkeys(_group_of(s.sequence_id) for s in batch.sequences))[:num_groups]
-        chosen = set(groups)
-        return cls(
-            {s.sequence_id: s.advantage for s in batch.sequences if _group_of(s.sequence_id) in chosen}
-        )
-
     def packed(self, step: Step) -> None:
+        sequences = step.batch.sequences
+        groups = list(dict.fromkeys(_group_of(each.sequence_id) for each in sequences))
+        chosen = set(groups[: self._num_groups])
+        self._advantages = {
+            s.sequence_id: s.advantage for s in sequences if _group_of(s.sequence_id) in chosen
+        }
+        self._seen = []
         for mini in step.mini_batches:
 
             def note(
@@ -81,9 +80,14 @@ class TokenRecord(StepPart):
         log_ratios = torch.where(behavior.isfinite(), known - behavior, torch.nan)
         self._seen.append(_Seen(micro, _half(log_ratios), _half(entropies), micro.advantages))
 
+    def sent(self) -> dict[str, Any]:
+        return {"trained_tokens": self.gathered()}
+
     def gathered(self) -> list[TrainedTokens]:
-        """The notes of all ranks, by trajectory; on the first rank alone. A call of every rank."""
+        """The notes of all ranks since the last call, by trajectory; on the first rank alone. A call of every
+        rank."""
         own = [tokens for seen in self._seen for tokens in self._of_micro_batch(seen)]
+        self._seen = []
         found = ranks.gather_to_first(own)
         return sorted((each for part in found for each in part), key=lambda each: each.trajectory_id)
 

@@ -23,8 +23,7 @@ from asyncrl.model.source import is_of_hub, model_folder
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
-from asyncrl.trainer.network.adapters import load_adapted
-from asyncrl.trainer.network.convert import load_weights
+from asyncrl.trainer.network.base_weights import load_base
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import DTYPES, device, make_policy, rank_heads
 from asyncrl.trainer.packing.attention_kernels import BITWISE, find_kernel
@@ -104,10 +103,7 @@ class Learner:
 
     def load_base(self) -> None:
         """Version 0: the policy becomes the base model, as the models of parts are from the start."""
-        if self.model.lora is None:
-            load_weights(self.model, open_weights(self.base))
-        else:
-            self.base_digest = load_adapted(self.model, open_weights(self.base), self.seed)
+        self.base_digest = load_base(self.model, open_weights(self.base), self.seed)
         self.weights_changed()
 
     def weights_changed(self) -> None:
@@ -120,8 +116,8 @@ class Learner:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def step(self, batch: Batch, guest: StepPart | None = None) -> dict[str, float]:
-        """One version: one optimizer step per mini-batch; its metrics. `guest` is a part of this step alone.
+    def step(self, batch: Batch) -> dict[str, float]:
+        """One version: one optimizer step per mini-batch; its metrics.
 
         A mini-batch that no token of survives takes none: no momentum, no weight decay. Nor does one whose
         gradient overflows float16. The version counts all the same, as its batch is used up, and so does its
@@ -130,35 +126,34 @@ class Learner:
         has a token that is never sampled, or lacks the kept sets of its tokens.
         """
         check_sampled(batch, self.unsampled)
-        parts = [*self.parts, guest] if guest else self.parts
-        for part in parts:
+        for part in self.parts:
             if part.claims(batch.taken_version):
                 return self._hand_over(batch, part)
         check_kept(batch, is_truncated=self._is_truncated)
-        for part in parts:
+        for part in self.parts:
             part.check(batch)
         step = self._begin(batch)
-        for part in parts:
+        for part in self.parts:
             part.prepare(step)
-        self._pack(step, parts, self.section.optimizer_steps_per_batch)
-        for part in parts:
+        self._pack(step, self.section.optimizer_steps_per_batch)
+        for part in self.parts:
             part.evaluate(step)
-        for part in parts:
+        for part in self.parts:
             part.keep(step.version)
-        self._advantages(step, parts)
+        self._advantages(step)
         if step.is_over:
             return self._measure(step) | step.metrics | self._reported()
         self._evaluate_proximals(step.mini_batches)
         metrics = self._optimize(step)
-        for part in parts:
+        for part in self.parts:
             metrics |= part.finish(metrics)
         return self.objective.reported(metrics | step.metrics | self._reported())
 
     def measure(self, batch: Batch) -> dict[str, float]:
         """The metrics of the loss on a batch, in one pass that leaves the policy as it is."""
         step = self._begin(batch, trains=False)
-        self._pack(step, self.parts, 1)
-        self._advantages(step, self.parts)
+        self._pack(step, 1)
+        self._advantages(step)
         return self.objective.reported(self._measure(step))
 
     def pack(self, batch: Batch, steps: int) -> list[list[MicroBatch]]:
@@ -228,17 +223,17 @@ class Learner:
         is_evaluated = not self.objective.is_interpolated()
         return Step(batch, evaluate, keeps_proximals=is_evaluated, trains=trains)
 
-    def _pack(self, step: Step, parts: Sequence[StepPart], num_steps: int) -> None:
+    def _pack(self, step: Step, num_steps: int) -> None:
         step.batch = self.objective.finished(step.batch)
         step.mini_batches = [
             MiniBatch(micro_batches, step.batch.temperature, step.version)
             for micro_batches in self.pack(step.batch, num_steps)
         ]
-        for part in parts:
+        for part in self.parts:
             part.packed(step)
 
-    def _advantages(self, step: Step, parts: Sequence[StepPart]) -> None:
-        for part in parts:
+    def _advantages(self, step: Step) -> None:
+        for part in self.parts:
             part.advantages(step)
             if step.is_over:
                 break

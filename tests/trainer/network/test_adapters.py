@@ -12,7 +12,8 @@ from families.known import tiny, write_tiny
 from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.lora import Lora
 from asyncrl.trainer.network.adapted_layers import adapted_layers
-from asyncrl.trainer.network.adapters import export_adapter, load_adapted, without_adapters
+from asyncrl.trainer.network.adapters import export_adapter, without_adapters
+from asyncrl.trainer.network.base_weights import load_base
 from asyncrl.trainer.network.convert import export_weights, load_adapters
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import Policy, build_policy
@@ -45,7 +46,7 @@ def adapted_policy(
 ) -> Policy:
     """With adapters that matter: B is no longer zero."""
     policy = build_policy(check_model_folder(folder), dtype, lora=lora, recompute=recompute)
-    load_adapted(policy, open_weights(folder), seed=1)
+    load_base(policy, open_weights(folder), seed=1)
     load_adapters(policy, trained_value)
     return policy
 
@@ -103,7 +104,7 @@ def test_log_probs_and_gradients_are_those_of_transformers_with_the_sums(family:
     with torch.no_grad(), without_adapters(policy):
         off, _ = policy[0](micro, 0.7)
         bare = build_policy(policy[0].shape, torch.float32)
-        load_adapted(bare, open_weights(folder), seed=0)
+        load_base(bare, open_weights(folder), seed=0)
         assert torch.equal(off, bare[0](micro, 0.7)[0])
     assert (off - plain).abs().max() < 1e-5
 
@@ -135,7 +136,7 @@ def test_a_bfloat16_forward_is_that_of_the_published_weights_to_the_bit(tmp_path
         close = (published[name].float() - tensor).abs() <= tensor.abs() * 2**-8
         assert close.all(), name
     plain = build_policy(policy[0].shape, torch.bfloat16)
-    load_adapted(plain, published.__getitem__, seed=0)
+    load_base(plain, published.__getitem__, seed=0)
     micro = make_micro_batch(random_batch(1).sequences, 1)
     with torch.no_grad():
         assert torch.equal(policy[0](micro, 1.0)[0], plain[0](micro, 1.0)[0])
@@ -159,7 +160,7 @@ def test_experts_have_adapters_of_their_own(family: str, tmp_path: Path):
     logprobs, _ = policy[0](micro, 1.0)
     logprobs.sum().backward()
     plain = build_policy(policy[0].shape, torch.float32)
-    load_adapted(plain, published.__getitem__, seed=0)
+    load_base(plain, published.__getitem__, seed=0)
     plain_logprobs, _ = plain[0](micro, 1.0)
     assert torch.equal(logprobs, plain_logprobs)
     plain_logprobs.sum().backward()
@@ -174,8 +175,8 @@ def test_experts_have_adapters_of_their_own(family: str, tmp_path: Path):
 def test_adapters_start_as_nothing_from_the_seed_and_their_name(tmp_path: Path):
     folder = write_model(tmp_path)
     policy, other = (build_policy(check_model_folder(folder), torch.float32, lora=LORA) for _ in range(2))
-    digest = load_adapted(policy, open_weights(folder), seed=1)
-    assert load_adapted(other, open_weights(folder), seed=2) == digest
+    digest = load_base(policy, open_weights(folder), seed=1)
+    assert load_base(other, open_weights(folder), seed=2) == digest
     adapters, others = adapters_of(policy), adapters_of(other)
     assert all(not tensor.any() for name, tensor in adapters.items() if "lora_B" in name)
     matrices = [name for name in adapters if "lora_A" in name]

@@ -15,10 +15,13 @@ from asyncrl.trainer.parts.token_record import TokenRecord
 
 
 def recorded(folder: Path, batch: Batch, *, num_groups: int = 2, **sections: dict) -> list[TrainedTokens]:
-    record = TokenRecord.of(batch, num_groups)
+    learner = make_learner(folder, view={"groups_per_step": num_groups}, **sections)
+    learner.step(batch)
+    record = learner.part(TokenRecord)
     assert record is not None
-    make_learner(folder, **sections).step(batch, record)
-    return record.gathered()
+    found = record.gathered()
+    assert record.gathered() == []
+    return found
 
 
 def test_a_stored_ratio_is_the_trainers_log_prob_less_the_servers(folder: Path):
@@ -98,8 +101,8 @@ def test_advantages_are_stored_where_they_differ_from_the_trajectorys(folder: Pa
 def test_a_record_changes_nothing_of_the_step(folder: Path):
     batch, weights, metrics = random_batch(6), [], []
     for num_groups in (0, 4):
-        learner = make_learner(folder)
-        metrics.append(learner.step(batch, TokenRecord.of(batch, num_groups)))
+        learner = make_learner(folder, view={"groups_per_step": num_groups})
+        metrics.append(learner.step(batch))
         weights.append(copy_weights(learner.model))
     assert {k: v for k, v in metrics[0].items() if v == v} == {k: v for k, v in metrics[1].items() if v == v}
     assert all(torch.equal(tensor, weights[1][name]) for name, tensor in weights[0].items())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.lora import Lora
 from asyncrl.serving.delta import DELTAS_PER_ANCHOR
-from asyncrl.trainer.network.adapters import load_adapted
+from asyncrl.trainer.network.base_weights import load_base
 from asyncrl.trainer.network.convert import export_weights, load_weights
 from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_model, build_policy
@@ -209,7 +209,7 @@ def test_what_no_step_changes_is_neither_compared_nor_written_again(
     if is_adapted:
         lora = Lora(rank=2, targets=["o_proj"])
         policy = build_policy(check_model_folder(folder), torch.bfloat16, lora=lora)
-        load_adapted(policy, open_weights(folder), seed=0)
+        load_base(policy, open_weights(folder), seed=0)
     else:
         policy = build_model(check_model_folder(folder), torch.bfloat16)
         load_weights(policy, open_weights(folder))

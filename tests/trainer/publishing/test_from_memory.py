@@ -16,7 +16,7 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.lora import Lora
 from asyncrl.serving.publication import read_publication
 from asyncrl.system.network import free_ports
-from asyncrl.trainer.network.adapters import load_adapted
+from asyncrl.trainer.network.base_weights import load_base
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_policy
@@ -86,7 +86,7 @@ def test_what_no_adapter_changes_is_sent_once_to_each_process(
     policy = build_policy(
         check_model_folder(folder), torch.float32, lora=Lora(rank=2, targets=["q_proj", "down_proj"])
     )
-    load_adapted(policy, open_weights(folder), seed=0)
+    load_base(policy, open_weights(folder), seed=0)
     received = {}
     for version, urls in ((1, servers[:2]), (2, servers[:2]), (3, servers[:3]), (4, servers[:3])):
         for name, parameter in policy.named_parameters():

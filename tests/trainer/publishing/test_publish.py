@@ -14,7 +14,7 @@ from fakes.policies import load_policy
 from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.lora import Lora
 from asyncrl.serving.publication import read_publication
-from asyncrl.trainer.network.adapters import load_adapted
+from asyncrl.trainer.network.base_weights import load_base
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_policy
@@ -134,7 +134,7 @@ def test_under_adapters_only_what_they_change_is_written_and_loaded_again(
     publisher: Publisher, folder: Path, engines: tuple[FakeEngine, FakeEngine]
 ):
     policy = build_policy(check_model_folder(folder), torch.float32, lora=Lora(rank=2, targets=["o_proj"]))
-    load_adapted(policy, open_weights(folder), seed=0)
+    load_base(policy, open_weights(folder), seed=0)
     # An external server, say, that was started with another model.
     engines[1].holds_base = False
     for version in (1, 2):

@@ -27,7 +27,6 @@ from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.packing.kept_sets import unpack_kept_sets
 from asyncrl.trainer.parts import reference as reference_module
 from asyncrl.trainer.parts.reference import Reference, kl_penalties
-from asyncrl.trainer.parts.token_record import TokenRecord
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.part import MiniBatch
@@ -310,11 +309,10 @@ def test_trajectories_without_an_advantage_count_as_before_but_need_no_backward_
     whole.objective.teaches = lambda sequence: True
     for step in range(3):
         batch = random_batch(step, num_silent=num_silent)
-        records = [TokenRecord.of(batch, 4) for _ in range(2)]
-        got, wanted = brief.step(batch, records[0]), whole.step(batch, records[1])
+        got, wanted = brief.step(batch), whole.step(batch)
         for name in wanted.keys() - {"num_packed_tokens"}:
             assert got[name] == pytest.approx(wanted[name], rel=1e-4, abs=1e-6, nan_ok=True), name
-        noted, expected = (record.gathered() for record in records)
+        noted, expected = (learner.sent()["trained_tokens"] for learner in (brief, whole))
         assert [each.trajectory_id for each in noted] == [each.trajectory_id for each in expected]
         assert [each.entropies for each in noted] == [each.entropies for each in expected]
         spent, full = (learner.passes.utilisation(1.0)["model_flops"] for learner in (brief, whole))
