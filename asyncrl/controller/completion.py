@@ -19,7 +19,7 @@ from asyncrl.observe.metrics.fault_causes import DroppedGroups
 from asyncrl.observe.metrics.prometheus import RunMetrics
 from asyncrl.observe.metrics.turn_metrics import PilotMeter
 from asyncrl.recipe import Recipe
-from asyncrl.records import DropReason, Finish, Score, Segment, Trajectory
+from asyncrl.records import Finish, Score, Segment, Trajectory
 from asyncrl.replay.branches import open_line
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
@@ -29,7 +29,7 @@ from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.group_advantages import Worth, without_turns
 from asyncrl.rollout.judged_groups import GroupVerdicts, NoVerdicts, Shaped
-from asyncrl.rollout.pilots import AdaptiveGroups, PilotRule
+from asyncrl.rollout.pilots import AdaptiveGroups
 from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.teacher import Teacher, TeacherScoring
 from asyncrl.serving.server_process import ProcessOwner
@@ -177,12 +177,6 @@ def make_completion(
             is_group_wise=lambda task: inputs.verifiers.is_group_wise(task.verifier),
         )
     signal = SignalFilter(replay.drops_no_signal, replay.max_dropped_in_a_row, queue.has_signal)
-
-    def ended(group: Group, reason: DropReason | None) -> None:
-        dropped.ended(group, reason)
-        if adaptive is not None:
-            adaptive.ended(group)
-
     return GroupCompletion(
         queue,
         rollouts,
@@ -190,7 +184,7 @@ def make_completion(
         find_advantage(algorithm),
         algorithm,
         signal.lets_through,
-        ended=ended,
+        ended=dropped.ended,
         extends=None if adaptive is None else adaptive.extends,
         scores=None if teacher is None else TeacherScoring(teacher, queue),
         has_verdicts=has_verdicts,
@@ -229,14 +223,13 @@ def make_pilot_meter(recipe: Recipe) -> PilotMeter | None:
 def make_adaptive(
     recipe: Recipe, queue: ReplayQueue, order: TaskOrder, pilots: PilotMeter | None
 ) -> AdaptiveGroups | None:
-    num_pilot = recipe.rollout.pilot_samples
-    if num_pilot is None or pilots is None:
+    if pilots is None:
         return None
     assert isinstance(order.chooser, SourceChoice) and order.chooser.selection is not None
     return AdaptiveGroups(
-        num_pilot,
         recipe.rollout.samples_per_group,
-        PilotRule(recipe.rollout.pilot_min_chance, order.chooser.selection.rates),
+        recipe.rollout.pilot_min_chance,
+        order.chooser.selection.rates,
         order.row_of,
         queue.reached_version,
         pilots.decided,

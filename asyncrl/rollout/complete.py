@@ -145,10 +145,8 @@ class GroupCompletion:
         greedy = next((each for each in graded if each[0].is_greedy), None)
         min_size = self.algorithm.min_group_size() if self.has_verdicts else 1
         if len(sampled) < min_size or (self.algorithm.needs_greedy() and greedy is None):
-            # One trajectory is no baseline, nor is a greedy one without a verdict: the others had a fault,
-            # unless it is a pilot of one that ends its group.
-            is_pilot = len(graded) == len(group.trajectories)
-            return [(trajectory, Worth(0.0)) for trajectory, _ in sampled] if is_pilot else []
+            # The others had a fault: one trajectory is no baseline, nor is a greedy one without a verdict.
+            return []
         worths = [Worth(0.0)] * len(sampled)
         if self.has_verdicts:
             worths = worths_of(sampled, greedy, self.advantage, self.algorithm)

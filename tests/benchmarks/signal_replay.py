@@ -4,9 +4,8 @@
 
 RUN is a run folder whose groups were sampled whole. Prints the share of generated tokens that are in groups
 with two rewards: as they were sampled; where an oracle that knows each row's pass rate had asked the best
-rows; where pilots of 1 to 4 had decided which groups go on, by rewards alone and with their log-probs, each
-at its best of CHANCES. Pilots are replayed in the order of versions by the run's own code: a group teaches
-later decisions once its version is over.
+rows; where pilots of 2 to 4 had decided which groups go on, each at its best of CHANCES. Pilots are replayed
+in the order of versions: a group teaches later decisions once its version is over.
 
 Replay cannot say what the policy would have learned from other groups: `selection_bench.py` trains.
 """
@@ -25,11 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.journal.reader import JournalReader
 from asyncrl.records import RowVisit
-from asyncrl.rollout.pilots import PilotRule
 from asyncrl.system.places import JOURNAL
 from asyncrl.tasks.pass_rates import PassRates
 
-PILOTS = (1, 2, 3, 4)
+PILOTS = (2, 3, 4)
 CHANCES = (0.2, 0.3, 0.4, 0.5, 0.6)
 """Values of rollout.pilot_min_chance that are tried."""
 SHARES = (0.1, 0.2, 0.3, 0.4, 0.5)
@@ -40,10 +38,8 @@ _GRID = np.linspace(0.0, 1.0, 101)
 
 _SAMPLES = """
 SELECT group_id, task_id, admitted_version, correctness,
-       (SELECT group_concat(hex(logprobs), '') FROM
-           (SELECT logprobs FROM segments
-            WHERE segments.trajectory_id = trajectories.trajectory_id ORDER BY position))
-FROM trajectories JOIN groups USING (group_id)
+       (SELECT sum(length(tokens) / 4) FROM segments s WHERE s.trajectory_id = t.trajectory_id)
+FROM trajectories t JOIN groups USING (group_id)
 WHERE state != 'open' ORDER BY admitted_version, group_id, sample
 """
 
@@ -56,8 +52,6 @@ class Sampled:
     version: int
     correct: NDArray[np.float64]
     """[N] 0 or 1."""
-    nats: NDArray[np.float64]
-    """[N] negative log-prob of each response."""
     tokens: NDArray[np.int64]
     """[N] lengths."""
 
@@ -68,26 +62,24 @@ class Sampled:
 def read_groups(folder: Path) -> list[Sampled]:
     """Those of the largest size, in the order of their versions."""
     rows: dict[str, int] = {}
-    by_group: dict[int, list[tuple[int, int, float | None, str | None]]] = {}
-    for group_id, task_id, version, correct, logprobs in JournalReader(folder / JOURNAL).read(_SAMPLES):
+    by_group: dict[int, list[tuple[int, int, float | None, int | None]]] = {}
+    for group_id, task_id, version, correct, num_tokens in JournalReader(folder / JOURNAL).read(_SAMPLES):
         row = rows.setdefault(task_id, len(rows))
-        by_group.setdefault(group_id, []).append((row, version, correct, logprobs))
+        by_group.setdefault(group_id, []).append((row, version, correct, num_tokens))
     size = max(map(len, by_group.values()))
     return [
         _sampled(group)
         for group in by_group.values()
-        if len(group) == size and all(correct in (0.0, 1.0) and logprobs for *_, correct, logprobs in group)
+        if len(group) == size and all(correct in (0.0, 1.0) and count for *_, correct, count in group)
     ]
 
 
-def _sampled(group: Sequence[tuple[int, int, float | None, str | None]]) -> Sampled:
-    logprobs = [np.frombuffer(bytes.fromhex(text or ""), dtype="<f4") for *_, text in group]
+def _sampled(group: Sequence[tuple[int, int, float | None, int | None]]) -> Sampled:
     return Sampled(
         group[0][0],
         group[0][1],
         np.array([correct for _, _, correct, _ in group], dtype=np.float64),
-        np.array([-float(each.sum()) for each in logprobs]),
-        np.array([len(each) for each in logprobs]),
+        np.array([count for *_, count in group]),
     )
 
 
@@ -119,12 +111,9 @@ def oracle_share(weights: NDArray[np.float64], size: int, share: float) -> float
     return float((asked * chances[order]).sum() / asked.sum())
 
 
-def decisions(
-    groups: Sequence[Sampled], num_pilot: int, min_chance: float, reads_logprobs: bool
-) -> Iterator[bool]:
+def decisions(groups: Sequence[Sampled], num_pilot: int, min_chance: float) -> Iterator[bool]:
     """Whether each group goes on after its pilot. The end of one is known once its version is over."""
     rates = PassRates(1 + max(group.row for group in groups), half_life=HALF_LIFE)
-    rule = PilotRule(min_chance, rates)
     unread: list[tuple[int, RowVisit]] = []
     version = -1
     for number, group in enumerate(groups):
@@ -135,21 +124,14 @@ def decisions(
             unread.clear()
             rates.fit(version)
         right, size = int(group.correct[:num_pilot].sum()), len(group.correct)
-        is_extended = 0 < right < num_pilot
-        if not is_extended:
-            pilot = rule.extended(
-                number,
-                group.row,
-                version,
-                num_right=right,
-                num_wrong=num_pilot - right,
-                num_more=size - num_pilot,
-                nats=float(group.nats[:num_pilot].mean()),
-            )
-            is_extended = pilot is not None
-            # A regression that learns nothing leaves the chance by rewards as it is.
-            if pilot is not None and reads_logprobs:
-                rule.surprise.learned(number, pilot, group.is_mixed())
+        chance = rates.mixed_chance(
+            group.row,
+            version,
+            num_right=right,
+            num_wrong=num_pilot - right,
+            num_more=size - num_pilot,
+        )
+        is_extended = 0 < right < num_pilot or chance >= min_chance
         seen = group.correct if is_extended else group.correct[:num_pilot]
         unread.append((group.row, RowVisit(number, version, len(seen), float(seen.mean()))))
         yield is_extended
@@ -179,15 +161,13 @@ def report(groups: Sequence[Sampled]) -> str:
     lines += ["|---|---|---|", f"| none | {useful_share(groups):.1%} | 100% |"]
     for share in SHARES:
         lines.append(f"| oracle, best {share:.0%} of the rows | {oracle_share(weights, size, share):.1%} | |")
-    for reads_logprobs in (False, True):
-        by = "rewards and log-probs" if reads_logprobs else "rewards"
-        for num_pilot in (each for each in PILOTS if each < size):
-            found = []
-            for chance in CHANCES:
-                are_extended = list(decisions(groups, num_pilot, chance, reads_logprobs))
-                found.append((*pilot_share(groups, num_pilot, are_extended), chance))
-            useful, kept, chance = max(found)
-            lines.append(f"| pilot of {num_pilot} by {by}, from {chance:g} | {useful:.1%} | {kept:.0%} |")
+    for num_pilot in (each for each in PILOTS if each < size):
+        found = []
+        for chance in CHANCES:
+            are_extended = list(decisions(groups, num_pilot, chance))
+            found.append((*pilot_share(groups, num_pilot, are_extended), chance))
+        useful, kept, chance = max(found)
+        lines.append(f"| pilot of {num_pilot}, from {chance:g} | {useful:.1%} | {kept:.0%} |")
     return "\n".join(lines)
 
 

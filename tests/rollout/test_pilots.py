@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import itertools
 import math
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -12,8 +11,6 @@ import numpy as np
 import pytest
 from fakes.completions import completion_on
 from fakes.records import correctness_differs, make_score, make_task
-from hypothesis import given
-from hypothesis import strategies as st
 
 from asyncrl.algorithms.advantages import GroupRewards, find_advantage, group_advantages
 from asyncrl.journal.writer import Journal
@@ -23,15 +20,7 @@ from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.rollout.pilots import (
-    EXPLORED_EVERY,
-    FEWEST_KNOWN,
-    AdaptiveGroups,
-    PilotRule,
-    Surprise,
-    known_of,
-    mean_nats,
-)
+from asyncrl.rollout.pilots import AdaptiveGroups
 from asyncrl.tasks.pass_rates import PassRates
 
 PILOT, WHOLE = 2, 6
@@ -71,11 +60,6 @@ class Model:
         return 10
 
 
-def rule_of(min_chance: float) -> PilotRule:
-    """Nothing is known of its row."""
-    return PilotRule(min_chance, PassRates(1, half_life=10))
-
-
 def new_queue(folder: Path) -> ReplayQueue:
     return ReplayQueue(Journal(folder / "journal.sqlite"), SETTINGS, has_signal=correctness_differs)
 
@@ -85,9 +69,7 @@ def complete(
 ) -> None:
     algorithm = Algorithm(advantage="dr_grpo")
     known = rates or PassRates(1, half_life=10)
-    adaptive = AdaptiveGroups(
-        PILOT, WHOLE, PilotRule(min_chance, known), lambda task: 0, queue.reached_version
-    )
+    adaptive = AdaptiveGroups(WHOLE, min_chance, known, lambda task: 0, queue.reached_version)
     codec = SimpleNamespace(decode=lambda tokens: str(tokens[0]))
     completion = completion_on(
         *(queue, model, model, codec, algorithm, correctness_differs), extends=adaptive.extends
@@ -146,17 +128,6 @@ def test_a_pilot_that_stops_has_no_gradient_whatever_shaped_its_rewards(tmp_path
         assert any(group.advantages.values()) is is_extended
 
 
-@pytest.mark.parametrize("reward", [0.0, 1.0])
-def test_a_pilot_of_one_that_stops_is_a_group_without_a_gradient(tmp_path: Path, reward: float) -> None:
-    settings = dataclasses.replace(SETTINGS, pilot_samples=1)
-    queue = ReplayQueue(Journal(tmp_path / "journal.sqlite"), settings, has_signal=correctness_differs)
-    queue.announce(0)
-    group, model = queue.admit(make_task()), Model(queue, [reward] * WHOLE)
-    complete(queue, group, model, 1.0)
-    assert len(group.trajectories) == 1 and group.state is GroupState.READY
-    assert set(group.advantages.values()) == {0.0}
-
-
 def test_the_record_of_the_row_decides(tmp_path: Path) -> None:
     for number, (correct, is_extended) in enumerate(((0.0, False), (0.5, True))):
         folder = tmp_path / str(number)
@@ -209,7 +180,7 @@ def test_a_row_keeps_the_direction_of_its_gradient_and_its_weight_is_that_of_the
     gradient of the mean reward s (1 - s). Groups are stopped by the rule itself, advantages are rloo's."""
     random, algorithm = np.random.default_rng(0), Algorithm(advantage="rloo")
     advantage = find_advantage(algorithm)
-    adaptive = AdaptiveGroups(pilot, whole, rule_of(min_chance), lambda task: 0, lambda: 0)
+    adaptive = AdaptiveGroups(whole, min_chance, PassRates(1, half_life=10), lambda task: 0, lambda: 0)
     num_groups, total, squares, num_tokens, num_stopped = 6000, 0.0, 0.0, 0, {0.0: 0, 1.0: 0}
     for _ in range(num_groups):
         rewards = [float(reward) for reward in random.random(whole) < s]
@@ -268,147 +239,3 @@ def test_the_least_waste_is_at_the_chance_that_the_docs_name(
 
 def log_beta(a: float, b: float) -> float:
     return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def sampled(logprob: float, *, name: str = "a", num_tokens: int = 1) -> Trajectory:
-    """A response of this log-prob in all."""
-    segment = Segment(0, [7] * num_tokens, [logprob / num_tokens] * num_tokens)
-    return Trajectory(name, (1,), [segment])
-
-
-SURE, UNSURE = -0.05, -3.0
-"""Log-probs of a response that the policy nearly always gives, and of one among many."""
-
-
-def learned(surprise: Surprise, *, num_groups: int, mixed_when_sure: float, mixed_when_unsure: float) -> None:
-    """Shows it right pilots of one, half of them sure, whose chance by rewards was 0.5."""
-    for group_id in range(num_groups):
-        is_sure = group_id % 2 == 0
-        share = mixed_when_sure if is_sure else mixed_when_unsure
-        pilot = known_of(-(SURE if is_sure else UNSURE), is_right=True, chance=0.5)
-        surprise.learned(group_id, pilot, group_id // 2 % 20 < 20 * share)
-
-
-def chances(surprise: Surprise, version: int = 1) -> list[float]:
-    """After a sure response and an unsure one, both right."""
-    pilots = [known_of(-logprob, is_right=True, chance=0.5) for logprob in (SURE, UNSURE)]
-    return [surprise.mixed_chance(pilot, version) for pilot in pilots]
-
-
-def test_a_response_that_is_sampled_with_certainty_says_that_its_group_will_not_be_mixed() -> None:
-    surprise = Surprise()
-    learned(surprise, num_groups=400, mixed_when_sure=0.05, mixed_when_unsure=0.8)
-    sure, unsure = chances(surprise)
-    # A ridge of 1 among 400 groups.
-    assert sure == pytest.approx(0.05, abs=0.03) and unsure == pytest.approx(0.8, abs=0.03)
-
-
-def test_where_log_probs_say_nothing_the_chance_is_how_often_groups_were_mixed() -> None:
-    surprise = Surprise()
-    learned(surprise, num_groups=400, mixed_when_sure=0.3, mixed_when_unsure=0.3)
-    assert chances(surprise) == pytest.approx([0.3, 0.3], abs=0.03)
-
-
-def test_rewards_alone_count_until_enough_groups_are_known_and_the_version_is_over() -> None:
-    surprise = Surprise()
-    learned(surprise, num_groups=FEWEST_KNOWN - 1, mixed_when_sure=0.0, mixed_when_unsure=1.0)
-    assert chances(surprise, version=1) == pytest.approx([0.5, 0.5])
-    learned(surprise, num_groups=1, mixed_when_sure=0.0, mixed_when_unsure=1.0)
-    assert chances(surprise, version=1) == pytest.approx([0.5, 0.5])
-    sure, unsure = chances(surprise, version=2)
-    assert sure < 0.1 and unsure > 0.9
-
-
-def test_the_order_of_verdicts_within_a_version_does_not_matter() -> None:
-    first, second = Surprise(), Surprise()
-    shown = [
-        (i, known_of(0.1 + i / 9, is_right=i % 3 == 0, chance=0.2 + i / 400), i % 5 == 0)
-        for i in range(FEWEST_KNOWN)
-    ]
-    for each in shown:
-        first.learned(*each)
-    for each in reversed(shown):
-        second.learned(*each)
-    assert chances(first) == chances(second)
-
-
-def test_a_response_is_as_sure_as_all_its_tokens_and_a_pilot_as_its_mean_response() -> None:
-    one = known_of(mean_nats([sampled(-2.0, num_tokens=4), sampled(-4.0)]), is_right=True, chance=0.5)
-    assert one.features == pytest.approx((1.0, math.log(3.0), 1.0, math.log(3.0)))
-    wrong = known_of(mean_nats([sampled(0.0)]), is_right=False, chance=0.0)
-    assert wrong.features[2:] == (0.0, 0.0) and all(map(math.isfinite, (*wrong.features, wrong.log_odds)))
-
-
-CHANCES = st.one_of(st.sampled_from([0.0, 1.0]), st.floats(0, 1))
-NATS = st.one_of(st.sampled_from([0.0, 1e-4, 300.0]), st.floats(0, 300))
-
-
-@given(st.lists(st.tuples(NATS, st.booleans(), CHANCES, st.booleans()), min_size=FEWEST_KNOWN, max_size=120))
-def test_the_regression_is_at_its_optimum_whatever_the_groups_are(
-    groups: list[tuple[float, bool, float, bool]],
-) -> None:
-    """The gradient of its loss, sum of (mixed - chance) x - w, is 0 there."""
-    surprise = Surprise()
-    pilots = [known_of(nats, is_right=right, chance=chance) for nats, right, chance, _ in groups]
-    for group_id, (pilot, (*_, is_mixed)) in enumerate(zip(pilots, groups, strict=True)):
-        surprise.learned(group_id, pilot, is_mixed)
-    missed = [g[-1] - surprise.mixed_chance(pilot, 1) for pilot, g in zip(pilots, groups, strict=True)]
-    gradient = np.array(missed) @ np.array([pilot.features for pilot in pilots]) - surprise._weights
-    assert gradient == pytest.approx(0, abs=1e-5)
-
-
-def pilots_of_one(min_chance: float = 0.5) -> AdaptiveGroups:
-    return AdaptiveGroups(1, 4, rule_of(min_chance), lambda task: 0, lambda: 1)
-
-
-def right_group(group_id: int, logprob: float, rewards: Sequence[float] = (1.0,)) -> Group:
-    trajectories = [sampled(logprob, name=str(i)) for i in range(len(rewards))]
-    scores = {str(i): make_score(reward) for i, reward in enumerate(rewards)}
-    return Group(group_id, make_task(), 0, trajectories, scores=scores)
-
-
-def test_a_sure_pilot_of_one_stops_an_unsure_one_is_extended_and_one_group_of_sixteen_always_is() -> None:
-    adaptive = pilots_of_one()
-    learned(adaptive.rule.surprise, num_groups=400, mixed_when_sure=0.05, mixed_when_unsure=0.8)
-    assert adaptive.extends(right_group(0, UNSURE), teaches=False)
-    assert not adaptive.extends(right_group(1, SURE), teaches=False)
-    assert adaptive.extends(right_group(EXPLORED_EVERY - 1, SURE), teaches=False)
-
-
-def test_a_group_counts_once_it_is_whole_and_not_if_it_was_dropped_before() -> None:
-    adaptive = pilots_of_one(min_chance=0.0)
-    for group_id in range(FEWEST_KNOWN):
-        assert adaptive.extends(right_group(group_id, UNSURE), teaches=False)
-    for group_id in range(FEWEST_KNOWN):
-        adaptive.ended(right_group(group_id, UNSURE))
-    assert chances(adaptive.rule.surprise, version=2) == pytest.approx([0.5, 0.5])
-    for group_id in range(FEWEST_KNOWN):
-        assert adaptive.extends(right_group(group_id, UNSURE), teaches=False)
-        adaptive.ended(right_group(group_id, UNSURE, (1.0, 0.0, 1.0, 1.0)))
-    assert chances(adaptive.rule.surprise, version=3)[1] > 0.9
-
-
-def test_only_the_pilots_own_share_of_the_gradient_depends_on_what_it_sampled() -> None:
-    """Exact, over all groups of N = 4 with a pilot of one: a policy of three responses, the first two right.
-    A group goes on where its pilot is the second or the third."""
-    probabilities, rewards, kept, whole = (
-        np.array([0.6, 0.1, 0.3]),
-        np.array([1.0, 1.0, 0.0]),
-        (0.0, 1.0, 1.0),
-        4,
-    )
-    reward_mean = float(probabilities @ rewards)
-    scores = np.eye(3) - probabilities
-    """[response, logit] d log pi / d logits."""
-    gradient = (probabilities * (rewards - reward_mean)) @ scores
-    others, pilots = np.zeros(3), np.zeros(3)
-    for group in itertools.product(range(3), repeat=whole):
-        chance = math.prod(probabilities[i] for i in group) * kept[group[0]]
-        for place, response in enumerate(group):
-            rest = [rewards[i] for j, i in enumerate(group) if j != place]
-            part = chance * (rewards[response] - float(np.mean(rest))) * scores[response] / whole
-            others, pilots = (others, pilots + part) if place == 0 else (others + part, pilots)
-    extended = float(probabilities @ np.array(kept))
-    assert others == pytest.approx(extended * (whole - 1) / whole * gradient)
-    tilted = (probabilities * np.array(kept) * (rewards - reward_mean)) @ scores
-    assert pilots == pytest.approx(tilted / whole)

@@ -28,18 +28,17 @@ class Rollout(Section):
     samples_per_group: Positive = 8
     """Trajectories per task; they share a baseline. 1 requires algorithm.advantage gae, batch_mean,
     reinforce_pp, w_reinforce or remax."""
-    pilot_samples: Positive | None = None
+    pilot_samples: Annotated[int | None, Field(ge=2)] = None
     """Adaptive groups: trajectories of a group that are generated first. The others follow where the rewards
     of these differ, or where rollout.pilot_min_chance says so; else the group ends with them, without a
-    gradient. Saves tokens where many rows are always or never solved; a group waits for verdicts in between.
-    1 is best for short responses, whose log-probs say whether others will differ. A length penalty makes the
-    rewards of most pilots differ. Default: whole groups at once."""
+    gradient. Saves tokens where many rows are always or never solved, with large groups; a group waits for
+    verdicts in between. A length penalty makes the rewards of most pilots differ. Default: whole groups at
+    once."""
     pilot_min_chance: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.2
     """Least chance of two rewards in the whole group for which a pilot of equal rewards is extended: by the
-    row's record, its verdicts halved every data.selection.half_life_steps, by how often other rows are
-    solved, and by how probable the pilot's responses were. 0 extends always; 1 only where rewards differ, but
-    for one group of 16. Fewest tokens without a signal: the share of tokens that are in groups with two
-    rewards, times 1 - pilot_samples / samples_per_group."""
+    row's record, its verdicts halved every data.selection.half_life_steps, and by how often other rows are
+    solved. 0 extends always; 1 only where rewards differ. Fewest tokens without a signal: the share of tokens
+    that are in groups with two rewards, times 1 - pilot_samples / samples_per_group."""
     max_staleness: Count = 2
     """Maximum trainer version minus token version of a trained token. 0: synchronous, on-policy."""
     abort_staleness: Count | None = None

@@ -14,7 +14,7 @@ from asyncrl.observe.metrics.step_metrics import Reading, StepReport
 from asyncrl.observe.metrics.turn_metrics import PilotMeter, turn_metrics
 from asyncrl.records import Finish, Observed, Segment, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.rollout.pilots import AdaptiveGroups, PilotRule
+from asyncrl.rollout.pilots import AdaptiveGroups
 from asyncrl.run.metrics_file import flat
 from asyncrl.tasks.pass_rates import PassRates
 from asyncrl.turns.environment import End
@@ -114,8 +114,8 @@ def pilot_of(task_id: str, *rewards: float) -> Group:
 @pytest.mark.parametrize("has_sources", [True, False])
 def test_pilots_that_stop_are_counted_once_per_step_and_by_source(has_sources: bool) -> None:
     meter = PilotMeter(has_sources=has_sources)
-    rule = PilotRule(1.0, PassRates(1, half_life=9))
-    adaptive = AdaptiveGroups(2, 4, rule, lambda task: 0, lambda: 0, meter.decided)
+    rates = PassRates(1, half_life=9)
+    adaptive = AdaptiveGroups(4, 1.0, rates, lambda task: 0, lambda: 0, meter.decided)
     for group in (
         pilot_of("easy:1", 1.0, 1.0),
         pilot_of("easy:2", 1.0, 1.0),
