@@ -216,10 +216,6 @@ class Trajectory:
         """The branch of this number, 0 for the trajectory itself."""
         return next(line for line in self.lines() if branch_number(line.trajectory_id) == number)
 
-    def alone(self) -> "Trajectory":
-        """The same without branches and calls: one conversation."""
-        return replace(self, branches=[], calls=[])
-
     def newest_line(self) -> "Trajectory":
         """The branch that was opened last, or the trajectory itself; the one that a conversation without an
         agent continues."""
@@ -293,37 +289,6 @@ class Trajectory:
     def answer_tokens(self) -> list[int]:
         """The tokens of `answer_place`."""
         return self.answer_place()[1]
-
-    def turn_parts(self, turn: int) -> list[Segment]:
-        """The segments of a turn, from 0."""
-        found: list[list[Segment]] = [[]]
-        for segment in self.segments:
-            if isinstance(segment, Observed):
-                found.append([])
-            else:
-                found[-1].append(segment)
-        return found[turn]
-
-    def num_tokens_before(self, turn: int) -> int:
-        """Tokens in front of a turn, from 0: the prompt, earlier turns and what was observed."""
-        count = len(self.prompt_tokens)
-        for segment in self.segments:
-            if turn == 0:
-                break
-            count += len(segment.tokens)
-            turn -= isinstance(segment, Observed)
-        return count
-
-    def parts_through(self, turn: int) -> list[Segment | Observed]:
-        """All up to the end of a turn; nothing for -1."""
-        kept: list[Segment | Observed] = []
-        for segment in self.segments if turn >= 0 else ():
-            if isinstance(segment, Observed):
-                if turn == 0:
-                    break
-                turn -= 1
-            kept.append(segment)
-        return kept
 
     def num_turn_tokens(self) -> int:
         return len(self.turn_tokens())

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from asyncrl.journal import statements
 from asyncrl.journal.counters import DROPPED, Statement
-from asyncrl.records import DropReason, Observed, RecordedCall, Trajectory, branch_id, branch_number
+from asyncrl.records import DropReason, Observed, RecordedCall, Segment, Trajectory, branch_id, branch_number
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.trajectory_record import TrajectoryRecord
 
@@ -88,7 +88,7 @@ def keep_calls(
     for line in trajectory.lines():
         number = branch_number(line.trajectory_id)
         last = max((call.turn for call in kept if call.branch == number), default=-1)
-        parts = line.parts_through(last)
+        parts = _parts_through(line, last)
         if len(parts) == len(line.segments) and (parts or number == 0):
             continue
         before = line.num_sampled_tokens()
@@ -108,3 +108,15 @@ def keep_calls(
 
 def _check(group: Group, trajectory: Trajectory) -> None:
     assert group.state is GroupState.OPEN and trajectory.finish is None, trajectory.trajectory_id
+
+
+def _parts_through(line: Trajectory, turn: int) -> list[Segment | Observed]:
+    """All up to the end of a turn; nothing for -1."""
+    kept: list[Segment | Observed] = []
+    for segment in line.segments if turn >= 0 else ():
+        if isinstance(segment, Observed):
+            if turn == 0:
+                break
+            turn -= 1
+        kept.append(segment)
+    return kept

@@ -59,7 +59,7 @@ def _of_environment(trajectory: Trajectory) -> list[tuple[int, float]]:
 
 def judged_lines(trajectory: Trajectory) -> list[Trajectory]:
     """Its branches that sampled something, itself among them, each without the others."""
-    return [line.alone() for line in trajectory.lines() if line.num_sampled_tokens()]
+    return [replace(line, branches=[], calls=[]) for line in trajectory.lines() if line.num_sampled_tokens()]
 
 
 def joint_score(trajectory: Trajectory, scores: Mapping[str, Score]) -> Score:

@@ -133,10 +133,10 @@ def bench_servers(model, folder: Path, count: int, options: argparse.Namespace) 
 
 def make_publisher(folder: Path, transport: str, bucket_bytes: int):
     from asyncrl.trainer.bootstrap import end_now
-    from asyncrl.trainer.publishing.publish import Publisher
+    from asyncrl.trainer.publishing.transports import publisher_of
 
-    return Publisher(
-        folder / "publications", base=folder, transport=transport, bucket_bytes=bucket_bytes, failed=end_now
+    return publisher_of(
+        transport, folder / "publications", base=folder, bucket_bytes=bucket_bytes, failed=end_now
     )
 
 

@@ -23,7 +23,7 @@ def main() -> None:
     from asyncrl.model.layout import check_layout
     from asyncrl.trainer.bootstrap import end_now
     from asyncrl.trainer.parts.table import build_learner
-    from asyncrl.trainer.publishing.publish import Publisher
+    from asyncrl.trainer.publishing.from_memory import BroadcastPublisher
     from asyncrl.trainer.ranks import ranks
 
     base, folder, urls = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
@@ -33,7 +33,7 @@ def main() -> None:
     ranks.start(threads=1, seed=0, layout=check_layout(recipe, shape))
     learner = build_learner(shape, recipe)
     learner.load_base()
-    publisher = Publisher(folder, base=base, transport="distributed", bucket_bytes=10_000, failed=end_now)
+    publisher = BroadcastPublisher(folder, base=base, bucket_bytes=10_000, failed=end_now)
     outcomes = []
     for version in range(NUM_VERSIONS):
         with torch.no_grad():

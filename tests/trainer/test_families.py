@@ -19,7 +19,7 @@ from trainer.test_engine_logprobs import sample
 from asyncrl.records import Batch
 from asyncrl.serving.publication import find_load
 from asyncrl.trainer.packing.batch import rank_micro_batches
-from asyncrl.trainer.publishing.publish import Publisher
+from asyncrl.trainer.publishing.transports import publisher_of
 from asyncrl.trainer.step.learner import Learner
 
 TEMPERATURE = 0.6
@@ -48,10 +48,10 @@ def largest_difference(learner: Learner, batch: Batch) -> float:
 def publish(learner: Learner, version: int, transport: str, *, model: Path, run: Path, url: str) -> None:
     """Its digests are confirmed, or this fails."""
     with running_files(run) as files:
-        publisher = Publisher(
+        publisher = publisher_of(
+            transport,
             run / "publications",
             base=model,
-            transport="distributed" if transport == "distributed" else "disk",
             # Several broadcasts.
             bucket_bytes=100_000,
             files=find_load(shared_disk=transport != "http", service_url=lambda: files, run_folder=run),
@@ -112,8 +112,8 @@ def test_matrices_that_a_server_keeps_in_one_arrive_in_parts(transport: str, tmp
     """q_a_proj and kv_a_proj_with_mqa, in buckets of their own; digests confirm each version."""
     model = write_served(tmp_path / "model", "DeepseekV3ForCausalLM")
     learner = make_learner(model, trainer={"learning_rate": 1e-2})
-    publisher = Publisher(
-        tmp_path / "publications", base=model, transport=transport, bucket_bytes=20_000, failed=pytest.fail
+    publisher = publisher_of(
+        transport, tmp_path / "publications", base=model, bucket_bytes=20_000, failed=pytest.fail
     )
     with running_server(model, tmp_path / "server.log") as (url, _):
         for version in (1, 2):

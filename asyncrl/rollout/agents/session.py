@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from asyncrl.loops.waits import now_seconds
-from asyncrl.records import Finish, Observed, RecordedCall, Trajectory, branch_number
+from asyncrl.records import Finish, Observed, RecordedCall, Segment, Trajectory, branch_number
 from asyncrl.replay.branches import keep_calls, open_line, record_call
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.agents.recorder import Call, CallRecorder, Choice, RecordedChoice
@@ -243,7 +243,7 @@ class Session:
                 self._check_room(line, len(new))
             else:
                 context = [*known.line.prompt_tokens, *known.line.response_tokens()]
-                until = known.line.num_tokens_before(known.turn) + len(tokens)
+                until = _num_tokens_before(known.line, known.turn) + len(tokens)
                 line = self._open([*context[:until], *new], request.role)
         turn = line.num_observations() + (observation is not None)
         number = branch_number(line.trajectory_id)
@@ -342,7 +342,7 @@ class Session:
             call.request,
             f"{line.trajectory_id}:{turn}",
             tokens,
-            [logprob for part in line.turn_parts(turn) for logprob in part.behavior_logprobs],
+            [logprob for part in _turn_parts(line, turn) for logprob in part.behavior_logprobs],
             self._finish(call.request, tokens),
             num_prompt_tokens=choice.num_prompt_tokens,
         )
@@ -358,4 +358,26 @@ class Session:
 
 
 def _choice(recorded: RecordedCall, line: Trajectory) -> RecordedChoice:
-    return RecordedChoice(line.num_tokens_before(recorded.turn), recorded=recorded, line=line)
+    return RecordedChoice(_num_tokens_before(line, recorded.turn), recorded=recorded, line=line)
+
+
+def _turn_parts(line: Trajectory, turn: int) -> list[Segment]:
+    """The segments of a turn, from 0."""
+    found: list[list[Segment]] = [[]]
+    for segment in line.segments:
+        if isinstance(segment, Observed):
+            found.append([])
+        else:
+            found[-1].append(segment)
+    return found[turn]
+
+
+def _num_tokens_before(line: Trajectory, turn: int) -> int:
+    """Tokens in front of a turn, from 0: the prompt, earlier turns and what was observed."""
+    count = len(line.prompt_tokens)
+    for segment in line.segments:
+        if turn == 0:
+            break
+        count += len(segment.tokens)
+        turn -= isinstance(segment, Observed)
+    return count

@@ -10,22 +10,25 @@ those that still answer get the version once more without it, and it gets a grou
 import itertools
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from asyncrl.records import PublishOutcome
+from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.publication import INSTALL_SECONDS, Publication
 from asyncrl.serving.sglang.hooks import Engine
+from asyncrl.system.files import writing
 from asyncrl.trainer.network.convert import export_stages
 from asyncrl.trainer.network.export import drain
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.network.model import device as find_device
 from asyncrl.trainer.publishing.host_weights import HostWeights, digests_of
+from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.publishing.receivers import RankAssignment, Receivers
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.update_group import Address, UpdateGroup, backend_of, choose_address
@@ -44,6 +47,55 @@ class _Sent:
 
     digests: dict[str, str] = field(default_factory=dict)
     error: str | None = None
+
+
+class BroadcastPublisher(Publisher):
+    """The weights come from the model's memory, and the folder is written in the background from a copy."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        base: Path,
+        bucket_bytes: int | None = None,
+        interrupt: str = "continue",
+        keys: Keys | None = None,
+        timeout_seconds: float = INSTALL_SECONDS,
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        """The arguments are those of `Publisher`; `bucket_bytes` is the recipe's serving.weight_bucket_bytes."""
+        super().__init__(
+            folder,
+            base=base,
+            interrupt=interrupt,
+            keys=keys,
+            timeout_seconds=timeout_seconds,
+            failed=failed,
+        )
+        self._memory = MemoryBroadcast(
+            self._keys, bucket_bytes=bucket_bytes, interrupt=interrupt, timeout_seconds=timeout_seconds
+        )
+
+    def prepare(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
+        """Nothing is written before it is sent."""
+        return Publication(version, self._folders.path(version), {})
+
+    def close(self) -> None:
+        super().close()
+        self._memory.close()
+
+    def _install(
+        self, publication: Publication, model: Policy | PolicyModel, servers: Sequence[str]
+    ) -> Outcomes:
+        # It is written from the copies that the next version overwrites.
+        self._folders.wait()
+        if ranks.is_first():
+            with writing(f"Publication v{publication.version}", self.folder):
+                self._folders.fresh_part(publication.folder)
+        outcomes = self._memory.send(publication, model, servers)
+        self._folders.columns = {"publish_bytes": float(self._memory.host.num_bytes())}
+        self._folders.begin(publication, self._memory.host)
+        return outcomes
 
 
 class MemoryBroadcast:

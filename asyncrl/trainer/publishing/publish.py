@@ -1,9 +1,8 @@
-"""Publishing a version: its weights on every server at once, verified, and a folder of them for later.
+"""Publishing a version: a folder of its weights is written, then installed on every server at once, verified.
 
-With the transport `disk` the folder is written first. With `distributed` the weights come from the
-model's memory, and the folder is written in the background from a copy. A server that fails becomes an
-outcome for the controller, which decides what to do; training continues. Publications are not synced to disk:
-after a crash they are written again from the checkpoint.
+A server that fails becomes an outcome for the controller, which decides what to do; training continues.
+Publications are not synced to disk: after a crash they are written again from the checkpoint. The transport
+`distributed` is another publisher (`from_memory`).
 """
 
 import asyncio
@@ -18,10 +17,8 @@ from asyncrl.errors import ServerError
 from asyncrl.records import PolicyVersion, PublishOutcome
 from asyncrl.serving.publication import INSTALL_SECONDS, Load, Publication, install, load_from_disk
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.system.files import writing
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.publishing.folders import PublicationFolders
-from asyncrl.trainer.publishing.from_memory import MemoryBroadcast
 from asyncrl.trainer.ranks import ranks
 from asyncrl.wire.access import Keys
 
@@ -48,8 +45,6 @@ class Publisher:
         folder: Path,
         *,
         base: Path,
-        transport: str = "disk",
-        bucket_bytes: int | None = None,
         interrupt: str = "continue",
         files: Load = load_from_disk,
         encoded: Callable[[PublicationFolders, Load], tuple[Encoding, Load]] = lambda *whole: whole,
@@ -57,12 +52,10 @@ class Publisher:
         timeout_seconds: float = INSTALL_SECONDS,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """`transport`, `bucket_bytes` and `interrupt` are the recipe's serving.weight_transport,
-        serving.weight_bucket_bytes and rollout.interrupt; with the transport `disk`, `files` says how a
-        server comes to a publication's files, and `encoded` what is written in place of whole folders. A
-        server that does not answer a request within `timeout_seconds` is left to the controller. `failed`
-        is called in a thread when a folder could not be written in the background, and should end the
-        process."""
+        """`interrupt` is the recipe's rollout.interrupt; `files` says how a server comes to a publication's
+        files, and `encoded` what is written in place of whole folders. A server that does not answer a
+        request within `timeout_seconds` is left to the controller. `failed` is called in a thread when a
+        folder could not be written in the background, and should end the process."""
         self.folder = folder
         self._folders = PublicationFolders(folder, base=base, failed=failed)
         self._encoding, self._files = encoded(self._folders, files)
@@ -71,23 +64,14 @@ class Publisher:
         self._timeout_seconds = timeout_seconds
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
-        self._memory = (
-            MemoryBroadcast(
-                self._keys, bucket_bytes=bucket_bytes, interrupt=interrupt, timeout_seconds=timeout_seconds
-            )
-            if transport == "distributed"
-            else None
-        )
 
     def write(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
         """Writes the folder of `version`. Raises DiskError when there is no room."""
         return self._encoding.write(version, model)
 
     def prepare(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
-        """Writes what servers read while they still run, unless weights are sent from memory."""
-        if self._memory is None:
-            return self._encoding.prepare(version, model)
-        return Publication(version, self._folders.path(version), {})
+        """Writes what servers read while they still run."""
+        return self._encoding.prepare(version, model)
 
     def columns(self, outcomes: Mapping[str, PublishOutcome]) -> dict[str, float]:
         """Columns of the step whose version was installed with `outcomes`."""
@@ -108,37 +92,21 @@ class Publisher:
         processes of the run. Servers may take longer than ranks wait for each other."""
         for url in own:
             self._keys.add_own(url)
-        if self._memory is not None:
-            return self._install_from_memory(self._memory, publication, model, servers)
-        if not servers:
-            return {}
-        return ranks.first_alone(lambda: self._runner.run(self._install_everywhere(publication, servers)))
+        return self._install(publication, model, servers)
 
     def close(self) -> None:
         """Returns when the last folder is written."""
         self._folders.wait()
-        if self._memory is not None:
-            self._memory.close()
         if self._session is not None:
             self._runner.run(self._session.close())
         self._runner.close()
 
-    def _install_from_memory(
-        self,
-        memory: MemoryBroadcast,
-        publication: Publication,
-        model: Policy | PolicyModel,
-        servers: Sequence[str],
+    def _install(
+        self, publication: Publication, model: Policy | PolicyModel, servers: Sequence[str]
     ) -> dict[str, PublishOutcome]:
-        # It is written from the copies that the next version overwrites.
-        self._folders.wait()
-        if ranks.is_first():
-            with writing(f"Publication v{publication.version}", self.folder):
-                self._folders.fresh_part(publication.folder)
-        outcomes = memory.send(publication, model, servers)
-        self._folders.columns = {"publish_bytes": float(memory.host.num_bytes())}
-        self._folders.begin(publication, memory.host)
-        return outcomes
+        if not servers:
+            return {}
+        return ranks.first_alone(lambda: self._runner.run(self._install_everywhere(publication, servers)))
 
     async def _install_everywhere(
         self, publication: Publication, servers: Sequence[str]

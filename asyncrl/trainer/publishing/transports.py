@@ -2,18 +2,32 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Required, TypedDict, Unpack
 
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import read_shape
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
-from asyncrl.serving.publication import Load, find_load
+from asyncrl.serving.publication import Load, find_load, load_from_disk
 from asyncrl.system.places import PUBLICATIONS
 from asyncrl.trainer.publishing.deltas import DeltaFolders, LoadDeltas
 from asyncrl.trainer.publishing.folders import PublicationFolders
+from asyncrl.trainer.publishing.from_memory import BroadcastPublisher
 from asyncrl.trainer.publishing.memory_folders import MemoryFolders
 from asyncrl.trainer.publishing.publish import Encoding, Publisher
-from asyncrl.wire.access import own_token, read_keys
+from asyncrl.wire.access import Keys, own_token, read_keys
+
+Encoded = Callable[[PublicationFolders, Load], tuple[Encoding, Load]]
+
+
+class Shared(TypedDict, total=False):
+    """What all publishers are given."""
+
+    base: Required[Path]
+    interrupt: str
+    keys: Keys | None
+    timeout_seconds: float
+    failed: Required[Callable[[BaseException], None]]
 
 
 def make_publisher(
@@ -41,10 +55,10 @@ def make_publisher(
         )
         return deltas, LoadDeltas(load, wait=folders.wait)
 
-    return Publisher(
+    return publisher_of(
+        serving.weight_transport,
         run_folder / PUBLICATIONS,
         base=base,
-        transport=serving.weight_transport,
         bucket_bytes=serving.weight_bucket_bytes,
         interrupt=recipe.rollout.interrupt,
         files=files,
@@ -53,3 +67,18 @@ def make_publisher(
         keys=read_keys(own_token(), serving.api_key_variable),
         failed=failed,
     )
+
+
+def publisher_of(
+    transport: str,
+    folder: Path,
+    *,
+    bucket_bytes: int | None = None,
+    files: Load = load_from_disk,
+    encoded: Encoded = lambda *whole: whole,
+    **shared: Unpack[Shared],
+) -> Publisher:
+    """That of serving.weight_transport, with the arguments of its class."""
+    if transport == "distributed":
+        return BroadcastPublisher(folder, bucket_bytes=bucket_bytes, **shared)
+    return Publisher(folder, files=files, encoded=encoded, **shared)

@@ -21,6 +21,7 @@ from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.publishing.publish import Publisher
+from asyncrl.trainer.publishing.transports import publisher_of
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.step.learner import Learner
 from tests.benchmarks.acceptance.checks import Check, Checks, Setting, end
@@ -107,8 +108,8 @@ def check_publishing(
 ) -> None:
     advice = "Do not train asynchronously here, tokens would carry wrong versions: read engine.log."
     with checks.row(f"publishes under load ({transport}): each token's version", advice) as check:
-        publisher = Publisher(
-            setting.folder / f"publications-{transport}", base=base, transport=transport, failed=fail_loudly
+        publisher = publisher_of(
+            transport, setting.folder / f"publications-{transport}", base=base, failed=fail_loudly
         )
         seconds = []
         first = write_version(base, setting.folder / f"{transport}-v0", 0)

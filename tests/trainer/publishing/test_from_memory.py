@@ -21,6 +21,7 @@ from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_policy
 from asyncrl.trainer.publishing import from_memory
+from asyncrl.trainer.publishing.from_memory import BroadcastPublisher
 from asyncrl.trainer.publishing.host_weights import digests_of
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.ranks.update_group import Address, UpdateGroup
@@ -50,12 +51,8 @@ def servers(started: list[str]) -> list[str]:
 
 @pytest.fixture
 def publisher(folder: Path, tmp_path: Path) -> Iterator[Publisher]:
-    publisher = Publisher(
-        tmp_path / "publications",
-        base=folder,
-        transport="distributed",
-        bucket_bytes=BUCKET_BYTES,
-        failed=pytest.fail,
+    publisher = BroadcastPublisher(
+        tmp_path / "publications", base=folder, bucket_bytes=BUCKET_BYTES, failed=pytest.fail
     )
     yield publisher
     publisher.close()
@@ -143,7 +140,7 @@ def test_a_full_disk_leaves_no_half_folder_and_is_told_while_the_servers_serve(
 ):
     failures: list[BaseException] = []
     place = tmp_path / "publications"
-    publisher = Publisher(place, base=folder, transport="distributed", failed=failures.append)
+    publisher = BroadcastPublisher(place, base=folder, failed=failures.append)
     publication = publisher.prepare(1, model)
     with refused_writes():
         outcomes = publisher.install(publication, model, servers[:2])

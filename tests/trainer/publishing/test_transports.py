@@ -21,6 +21,7 @@ from asyncrl.trainer.publishing.folders import FolderWriter, PublicationFolders
 from asyncrl.trainer.publishing.host_weights import HostWeights
 from asyncrl.trainer.publishing.memory_folders import MemoryFolders
 from asyncrl.trainer.publishing.publish import Publisher
+from asyncrl.trainer.publishing.transports import publisher_of
 from asyncrl.trainer.ranks.update_group import UpdateGroup
 
 on_an_engine = pytest.mark.parametrize("shared_engine", ["normal"], indirect=True)
@@ -63,10 +64,10 @@ ENCODED = {"delta": deltas, "memory": in_memory}
 @pytest.fixture(params=["disk", "delta", "memory", "distributed"])
 def publisher(request, folders: list[Path], tmp_path: Path):
     # Several buckets, one of them a tensor larger than the limit.
-    publisher = Publisher(
+    publisher = publisher_of(
+        request.param,
         tmp_path / "publications",
         base=folders[0],
-        transport="distributed" if request.param == "distributed" else "disk",
         encoded=ENCODED.get(request.param, lambda *whole: whole),
         bucket_bytes=100_000,
         failed=pytest.fail,
