@@ -21,7 +21,7 @@ Encoded = Callable[[PublicationFolders, Load], tuple[Encoding, Load]]
 
 
 class Shared(TypedDict, total=False):
-    """What all publishers are given."""
+    """Arguments that all publishers take."""
 
     base: Required[Path]
     interrupt: str
