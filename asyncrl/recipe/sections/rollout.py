@@ -71,7 +71,7 @@ class Rollout(Section):
     """Whether the text that verifiers read includes the stop string or stop token that ended it. false:
     the text ends before it, for stop strings that would spoil an answer, such as "\\nclass" after code."""
     stream_interval_tokens: Annotated[Positive, CHANGEABLE] = 16
-    """Tokens per streamed chunk. Smaller loses less in a crash, larger costs less."""
+    """Tokens per streamed chunk. Smaller loses less in a crash and after a stop string, larger costs less."""
     interrupt: Annotated[Literal["continue", "retract", "abort", "drain"], CHANGEABLE] = "continue"
     """Effect of a weight update on in-flight trajectories.
     continue: keep generating on the old KV cache; such tokens are tagged.
