@@ -63,7 +63,7 @@ class BroadcastPublisher(Publisher):
         timeout_seconds: float = INSTALL_SECONDS,
         failed: Callable[[BaseException], None],
     ) -> None:
-        """The arguments are those of `Publisher`; `bucket_bytes` is the recipe's serving.weight_bucket_bytes."""
+        """As for `Publisher`; `bucket_bytes` is the recipe's serving.weight_bucket_bytes."""
         super().__init__(
             folder,
             base=base,
