@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 
 from asyncrl.algorithms.advantages import find_advantage
@@ -116,7 +117,8 @@ def _read_rows(recipe: Recipe, base: "_Base") -> Inputs:
         _warn_of_shared_rows(train, rows)
     _warn_of_asked_prompts(train, tasks, eval_sets)
     _warn_of_few_tasks(len(train), recipe)
-    return replace(base.inputs(recipe, train, tasks, eval_sets), heldout_rows=rows)
+    sizes = tuple(len(list(own)) for _, own in groupby(train, key=Task.source))
+    return replace(base.inputs(recipe, train, tasks, eval_sets, sizes), heldout_rows=rows)
 
 
 def read_evaluation_inputs(recipe: Recipe, benchmarks: Sequence[Benchmark], *, has_heldout: bool) -> Inputs:

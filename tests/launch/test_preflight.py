@@ -3,6 +3,7 @@
 import json
 import shutil
 import socket
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +136,17 @@ def test_held_out_rows_that_are_learned_are_warned_of_in_every_stage(
 
     assert warned_of(7, 3)
     assert not warned_of(7, 8) and "held-out" not in caplog.text
+
+
+def test_weights_of_sources_hold_in_a_stage_that_learns_from_rows(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    for name, count in (("a", 3), ("b", 5)):
+        rows = [json.dumps({"prompt": f"{n}+1=", "response": str(n + 1)}) for n in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
+    (tmp_path / "own.yaml").write_text(
+        "name: mine\nstage: sft\nmodel: {path: model}\nevaluation: {every_steps: 0}\n"
+        "data: {train: [{path: a.jsonl, weight: 3}, {path: b.jsonl, weight: 1}]}\n"
+    )
+    order = read_inputs(load_recipe(tmp_path / "own.yaml"))[0].order()
+    asked = Counter(order.next(position, 0).source() for position in range(1000))
+    assert asked == {"a": 750, "b": 250}
