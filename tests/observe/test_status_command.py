@@ -128,6 +128,16 @@ def test_repeated_warnings_are_one_line_with_their_count(folder: Path, printed: 
     ]
 
 
+def test_a_warning_with_the_end_of_a_log_is_its_first_line(folder: Path, printed: Printed) -> None:
+    with MetricsWriter(folder / "metrics.jsonl") as metrics:
+        text = (
+            "trainer 0 was killed. Its last lines (logs/trainer-0.log):\nstep 7: loss 0.1\nstep 8: loss 0.2"
+        )
+        metrics.event("warning", text=text, step=12, count=1)
+    _, out = printed()
+    assert "step 12: trainer 0 was killed. Its last lines (logs/trainer-0.log):" in out and "loss" not in out
+
+
 def test_warnings_are_counted_over_all_starts_as_on_the_page(folder: Path, printed: Printed) -> None:
     for _ in range(2):
         # The counts of each start begin at 1.

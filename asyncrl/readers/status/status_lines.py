@@ -54,7 +54,9 @@ def status_lines(run: CurrentRun, *, width: int) -> list[Text]:
         lines += _fact(title, f"{step}{told.text}", style, width)
     for warned in run.warnings:
         again = f" ({warned['count']} times)" if warned["count"] > 1 else ""
-        lines += _fact("warning", f"step {warned['last_step']}: {warned['text']}{again}", "", width)
+        # What follows the first line is the end of a log, which the line names.
+        first, _, _ = warned["text"].partition("\n")
+        lines += _fact("warning", f"step {warned['last_step']}: {first}{again}", "", width)
     style = "yellow" if run.disk_free_bytes < LITTLE_DISK_BYTES else ""
     lines += _fact("disk", f"{run.disk_free_bytes / GIB:.1f} GiB free", style, width)
     return lines
