@@ -59,7 +59,9 @@ def pieces_of(rows: Sequence[Row]) -> list[Piece]:
         steps = [row for row in rows[start:end] if row["kind"] == "step"]
         if not steps:
             continue
-        hours = (rows[end - 1]["time_seconds"] - rows[start]["time_seconds"]) / 3600
+        # The next start tells of some things before it is ready.
+        last = max(row["time_seconds"] for row in rows[start:end] if row["kind"] != "event")
+        hours = (last - rows[start]["time_seconds"]) / 3600
         memory = {name: (_gib(steps[0], name), _gib(steps[-1], name)) for name in PROCESSES}
         found.append(Piece(steps[0]["step"], steps[-1]["step"], hours, memory))
     return found

@@ -30,7 +30,8 @@ def evaluation(number: int, accuracy: float) -> dict[str, Any]:
 
 ROWS = [
     *(ready(0.0), step(1, 900.0, 1.0), step(2, 1800.0, 1.5)),
-    # It died, and trains step 2 again.
+    # It died, and trains step 2 again; a warning came before it was ready.
+    {"kind": "event", "event": "warning", "time_seconds": 8990.0, "step": 2},
     *(ready(9000.0), step(2, 9900.0, 1.0, reward=0.25), evaluation(2, 0.4), step(3, 12600.0, 1.25)),
     # This start was stopped before its first step.
     ready(20000.0),
