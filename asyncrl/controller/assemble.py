@@ -293,14 +293,14 @@ def _make_heldout(
 def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: Waits) -> ReplayQueue:
     recipe = inputs.recipe
     settings = QueueSettings.of(recipe)
-    repetition = make_repetition(settings)
     queue = ReplayQueue(
-        journal, settings, has_signal=_signal_of(recipe), repeats=repetition, changed=waits.notify
+        journal,
+        settings,
+        has_signal=_signal_of(recipe),
+        repeats=make_repetition(settings),
+        changed=waits.notify,
     )
-    find = functools.partial(order.find, may_have_moved=inputs.has_moved_rows)
-    restore(queue, find)
-    if repetition is not None:
-        repetition.restore(journal, find)
+    restore(queue, functools.partial(order.find, may_have_moved=inputs.has_moved_rows))
     if order.has_memory():
         order.recall(read_admissions(journal), read_visits(journal))
         queue.visited = order.visited

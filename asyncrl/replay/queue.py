@@ -57,11 +57,12 @@ class Repeats(Protocol):
 
     def draw(self, version: PolicyVersion) -> list[Group]:
         """Those that join the batch of `version`."""
-        ...
 
     def add(self, groups: Iterable[Group]) -> None:
         """The new groups of a batch."""
-        ...
+
+    def restore(self, journal: Journal, task_of: Callable[[str, str], Task]) -> None:
+        """Continues from a journal, whose task ids and prompts `task_of` knows."""
 
 
 class ReplayQueue:

@@ -25,6 +25,8 @@ def restore(queue: ReplayQueue, task_of: TaskOf) -> None:
         taken_tokens=queue_state.taken_tokens(journal),
         repeated_tokens=queue_state.repeated_tokens(journal),
     )
+    if queue.repeats is not None:
+        queue.repeats.restore(journal, task_of)
 
 
 def restored_group(stored: StoredGroup, task_of: TaskOf) -> Group:

@@ -50,15 +50,12 @@ class RowChooser(Protocol):
     def choose(self, position: int, version: PolicyVersion) -> int:
         """The row of the group at `position`, which is admitted at the trainer's `version`: called once for
         each group, in their order."""
-        ...
 
     def admitted(self, row: int | None, version: PolicyVersion) -> None:
         """An earlier process chose `row`; None for one that is no longer there."""
-        ...
 
     def visited(self, row: int, visit: RowVisit) -> None:
         """A group of `row` was graded."""
-        ...
 
 
 class TaskOrder:
@@ -82,8 +79,7 @@ class TaskOrder:
         return self.chooser is not None and self.chooser.has_memory
 
     def next(self, position: int, version: PolicyVersion) -> Task:
-        """The task of the group at `position`, which is admitted at the trainer's `version`: called once for
-        each group, in their order."""
+        """The task of the group at `position`; called as `RowChooser.choose`."""
         if self.chooser is None:
             return self._tasks[self._epochs.at(position)]
         return self._tasks[self.chooser.choose(position, version)]

@@ -6,7 +6,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.records import Batch, Finish, Score, Segment, Task, VerifierSpec
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.replay.recovery import TaskOf, restore
+from asyncrl.replay.recovery import restore
 from asyncrl.replay.repetition import Repetition, make_repetition
 from asyncrl.replay.settings import QueueSettings
 
@@ -60,19 +60,12 @@ def repetition_of(queue: ReplayQueue) -> Repetition:
     return queue.repeats
 
 
-def restore_all(queue: ReplayQueue, task_of: TaskOf) -> None:
-    """As `assemble` does."""
-    restore(queue, task_of)
-    if queue.repeats is not None:
-        repetition_of(queue).restore(queue.journal, task_of)
-
-
 def reopen(queue: ReplayQueue, folder: Path, **sizes: int) -> ReplayQueue:
     """What a controller that was killed and started again has; `sizes` as of `make_queue`."""
     queue.journal.close()
     same = {"batch": queue.settings.groups_per_batch, "staleness": queue.settings.max_staleness}
     again = make_queue(folder, **(same | sizes))
-    restore_all(again, lambda task_id, prompt: make_task(int(task_id.partition(":")[2])))
+    restore(again, lambda task_id, prompt: make_task(int(task_id.partition(":")[2])))
     return again
 
 

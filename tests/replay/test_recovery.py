@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from fakes.records import batch_of, finish, generate, make_queue, make_score, make_task, reopen, restore_all
+from fakes.records import batch_of, finish, generate, make_queue, make_score, make_task, reopen
 
 from asyncrl.errors import InputError
 from asyncrl.journal.batches import load_batch
@@ -203,6 +203,6 @@ def test_what_is_said_to_come_back_is_what_the_data_is_asked_for(
         return make_task(int(task_id.partition(":")[2]))
 
     said = restored_tasks(again.journal, again.settings)
-    restore_all(again, find)
+    restore(again, find)
     assert asked == said
     assert sorted(task_id for task_id, _ in said) == sorted(live + pool)
