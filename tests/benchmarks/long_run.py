@@ -112,7 +112,7 @@ def report(pieces: Sequence[Piece], evaluations: Sequence[Row]) -> str:
 
 
 def kept_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """What figure and tables need; of a step that was trained again after a crash, the last row."""
+    """Rows for figure and tables; of a step that was trained again after a crash, the last one."""
     found: dict[tuple[str, int], dict[str, Any]] = {}
     for row in rows:
         names = {"step": STEP_KEPT, "eval": EVALUATION_KEPT}.get(row["kind"], ())
@@ -142,8 +142,11 @@ def draw(path: Path, rows: Sequence[Row], reference: Sequence[float]) -> None:
         )
         for value, words in zip(reference, ("before", "after"), strict=False):
             accuracy.axhline(value, color="#c2571a", linestyle="--", linewidth=1)
-            accuracy.annotate(f"paper, {words}: {value:g}%", (0, value + 0.8), color="#c2571a", fontsize=8)
-        accuracy.set(title="held-out, greedy, %", xlabel="step", ylim=(0, None))
+            place = evaluations[0]["step"], value + 0.8
+            accuracy.annotate(f"paper, {words}: {value:g}%", place, color="#c2571a", fontsize=8)
+        # The words stand above their lines.
+        top = max([*reference, *(100 * row["greedy_high"] for row in evaluations)])
+        accuracy.set(title="held-out, greedy, %", xlabel="step", ylim=(0, 1.15 * top))
         for panel, column, title in (
             (reward, "reward_mean", "reward of trained responses"),
             (length, "response_tokens_mean", "tokens of trained responses"),
