@@ -83,7 +83,7 @@ PAGES = {
     "asyncrl.rollout": OF_FAILURES,
     "asyncrl.rollout.agents": "docs/agents.md",
     "asyncrl.rollout.filter": "docs/algorithms.md",
-    "asyncrl.rollout.group_advantages": "docs/algorithms.md",
+    "asyncrl.rollout.complete": "docs/algorithms.md",
     "asyncrl.run": OF_FAILURES,
     "asyncrl.run.chain_folder": "docs/stages.md#chains",
     "asyncrl.run.chain_plan": "docs/stages.md#chains",

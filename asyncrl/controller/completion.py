@@ -23,11 +23,11 @@ from asyncrl.records import Finish, Score, Segment, Trajectory
 from asyncrl.replay.branches import open_line
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.complete import GroupCompletion, Rollouts, Verdicts
+from asyncrl.rollout.complete import GroupCompletion, Rollouts, Verdicts, Worth
+from asyncrl.rollout.credited_groups import credited_worths, without_turns
 from asyncrl.rollout.fault_limit import retried_fault
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.group_advantages import Worth, without_turns
 from asyncrl.rollout.judged_groups import GroupVerdicts, NoVerdicts, Shaped
 from asyncrl.rollout.pilots import AdaptiveGroups
 from asyncrl.rollout.shaping import Shaping
@@ -184,6 +184,7 @@ def make_completion(
         find_advantage(algorithm),
         algorithm,
         signal.lets_through,
+        worths=credited_worths,
         ended=dropped.ended,
         extends=None if adaptive is None else adaptive.extends,
         scores=None if teacher is None else TeacherScoring(teacher, queue),

@@ -2,20 +2,64 @@
 tokens beside it where a part asks for some; then advantages."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from asyncrl.algorithms.advantages import Advantage
+from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
+from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
-from asyncrl.records import DropReason, Trajectory
+from asyncrl.records import DropReason, Score, Trajectory, TurnAdvantages
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import GenerationFailed
-from asyncrl.rollout.group_advantages import Worth, naming, worths_of
 
 log = logging.getLogger(__name__)
+
+
+Graded = tuple[Trajectory, Score]
+"""A trajectory and its score, which has a reward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """The advantages of one trajectory."""
+
+    advantage: float
+    """That of its first turn, where turns differ."""
+    turns: TurnAdvantages = field(default_factory=list)
+
+
+Worths = Callable[[Sequence[Graded], Graded | None, Advantage, Algorithm], list[Worth]]
+"""(sampled, greedy, advantage, algorithm) -> in the order of `sampled`. `greedy` is the baseline where the
+advantage has one. Raises InputError as `advantages.group_advantages`."""
+
+
+def whole_worths(
+    sampled: Sequence[Graded], greedy: Graded | None, advantage: Advantage, algorithm: Algorithm
+) -> list[Worth]:
+    """One for each trajectory as a whole, by its reward: `Worths`."""
+    rewards = [score.reward or 0.0 for _, score in sampled]
+    lengths = [trajectory.num_sampled_in_all() for trajectory, _ in sampled]
+    parts = [score.scores for _, score in sampled]
+    baseline = None if greedy is None else greedy[1].reward
+    min_size = algorithm.min_group_size()
+    group = GroupRewards(rewards, lengths, baseline, parts if any(parts) else (), min_size=min_size)
+    return [Worth(each) for each in group_advantages(group, advantage, algorithm)]
+
+
+@contextlib.contextmanager
+def naming(group: Group) -> Iterator[None]:
+    """Adds to an InputError which group it is about, and that nothing of the group is lost."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(
+            f"{error} It was asked about group {group.group_id}, of the task {group.task.task_id}. Fix it "
+            f"and run the same command again: the run resumes with every response that it has."
+        ) from error
 
 
 class Rollouts(Protocol):
@@ -63,6 +107,8 @@ class GroupCompletion:
     algorithm: Algorithm
     lets_through: Callable[[Group], bool]
     """Whether the trainer gets a graded group (`SignalFilter`)."""
+    worths: Worths = whole_worths
+    """The worth of each trajectory of a graded group (`credited_groups`)."""
     revised: Callable[[Trajectory, Worth], Worth] = lambda trajectory, worth: worth
     """From the worth of a trajectory to the one that is trained."""
     ended: Callable[[Group, DropReason | None], None] = lambda group, reason: None
@@ -149,7 +195,7 @@ class GroupCompletion:
             return []
         worths = [Worth(0.0)] * len(sampled)
         if self.has_verdicts:
-            worths = worths_of(sampled, greedy, self.advantage, self.algorithm)
+            worths = self.worths(sampled, greedy, self.advantage, self.algorithm)
         pairs = zip(sampled, worths, strict=True)
         return [(trajectory, self.revised(trajectory, worth)) for (trajectory, _), worth in pairs]
 

@@ -10,8 +10,8 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import Score, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.complete import naming
 from asyncrl.rollout.credits import line_rewards
-from asyncrl.rollout.group_advantages import naming
 
 
 def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group], bool]:

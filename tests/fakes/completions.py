@@ -10,6 +10,7 @@ from asyncrl.records import Task
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.credited_groups import credited_worths
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.judged_groups import GroupVerdicts, NoVerdicts, Shaped
 from asyncrl.rollout.shaping import Shaping
@@ -46,5 +47,6 @@ def completion_on(
         algorithm,
         SignalFilter(drops, most_dropped, has_signal).lets_through,
         has_verdicts=has_verdicts,
+        worths=credited_worths,
         **optional,
     )

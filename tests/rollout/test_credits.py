@@ -9,9 +9,9 @@ import pytest
 from asyncrl.algorithms.advantages import gdpo
 from asyncrl.recipe import Algorithm, Verifying
 from asyncrl.records import Observed, RecordedCall, Score, Segment, Task, Trajectory, VerifierSpec
+from asyncrl.rollout.credited_groups import credited_worths
 from asyncrl.rollout.credits import credits_of, total_reward
 from asyncrl.rollout.grade import Grader, score_of, with_fitting_credits
-from asyncrl.rollout.group_advantages import worths_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.verdict import Outcome, Verdict
 
@@ -136,7 +136,7 @@ def graded(name: str, scores: dict[str, float], credit: float = 0.0) -> tuple[Tr
 
 
 def advantages(*sampled: tuple[Trajectory, Score], algorithm: Algorithm = GDPO) -> list[float]:
-    return [worth.advantage for worth in worths_of(sampled, None, gdpo, algorithm)]
+    return [worth.advantage for worth in credited_worths(sampled, None, gdpo, algorithm)]
 
 
 def test_named_scores_reach_the_advantage_also_where_all_rewards_are_equal() -> None:

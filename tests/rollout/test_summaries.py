@@ -29,7 +29,8 @@ from asyncrl.recipe.sections.turns import Summarize
 from asyncrl.records import DropReason, Finish, Segment, Trajectory, branch_number
 from asyncrl.replay.group import sequences_of
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.group_advantages import Worth, worths_of
+from asyncrl.rollout.complete import Worth
+from asyncrl.rollout.credited_groups import credited_worths
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation
@@ -254,7 +255,7 @@ def test_baselines_are_over_trajectories_and_each_context_has_the_advantage() ->
     first, second = context("0-0"), context("0-1")
     first.branches.append(context("0-0.1"))
     graded = [(first, make_score(1.0)), (second, make_score(0.5))]
-    worths = worths_of(graded, None, ADVANTAGES["dr_grpo"], Algorithm(advantage="dr_grpo"))
+    worths = credited_worths(graded, None, ADVANTAGES["dr_grpo"], Algorithm(advantage="dr_grpo"))
     found = [
         sequence.advantage
         for (trajectory, _), worth in zip(graded, worths, strict=True)
@@ -267,7 +268,7 @@ def test_baselines_are_over_trajectories_and_each_context_has_the_advantage() ->
             branch_rewards={},
             outcome="correct",
             source="",
-            teacher_scores={},
+            columns={},
         )
     ]
     # The mean of two rewards is 0.75; that of three contexts would be 0.83.
