@@ -5,7 +5,7 @@ No torch and no numpy: tokens and log-probs are plain lists, so that every proce
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeVar
 
@@ -14,8 +14,14 @@ _T = TypeVar("_T")
 Credits = list[tuple[int, float]]
 """(place among the sampled tokens of a trajectory, branch after branch, reward), by place; each place once,
 no reward of 0."""
+CREDITS = "credits"
+"""Name of the column (`Columns`) of the same: float32 of each sampled token."""
 TurnAdvantages = list[tuple[int, float]]
 """(sampled tokens, advantage) of each turn that has tokens, in order, branch after branch."""
+
+Columns = dict[str, bytes]
+"""Values that features have for tokens beside their log-probs, by name, in the feature's format: the core
+carries them and reads none. Those of parts that follow each other are joined as they are."""
 
 PolicyVersion = int
 """Number of optimizer steps behind the weights; 0 is the base model. Only the trainer increments it."""
@@ -103,13 +109,10 @@ class Segment:
     """As long as `tokens`; natural log, of the distribution the tokens were sampled from."""
     is_continued_in_place: bool = False
     """Sampled over a KV cache of an older version (rollout.interrupt: continue)."""
-    kept: bytes = b""
-    """The kept set of each token (asyncrl/model/kept_sets.py); empty where all tokens were kept."""
-    routes: bytearray = field(default_factory=bytearray)
-    """The experts (asyncrl/model/routes.py) of the pass that sampled each token, a row per token; empty where
-    they were not asked for."""
-    context_routes: bytes = b""
-    """Rows of the positions in front of those, as far as no earlier segment has them."""
+    columns: dict[str, bytearray] = field(default_factory=dict)
+    """Values of the tokens that servers sent for features."""
+    context: Columns = field(default_factory=dict)
+    """Values of the positions in front of the tokens, as far as no earlier segment has them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,9 +299,9 @@ class Trajectory:
     def num_observations(self) -> int:
         return sum(isinstance(segment, Observed) for segment in self.segments)
 
-    def num_routed(self) -> int:
-        """Positions from the first on whose routes its segments have, where they have any: all in front of
-        the last sampled token."""
+    def num_computed(self) -> int:
+        """Positions from the first on that servers have computed for it: all in front of the last sampled
+        token."""
         count, found = len(self.prompt_tokens), 0
         for segment in self.segments:
             count += len(segment.tokens)
@@ -325,9 +328,8 @@ class Trajectory:
         ):
             last.tokens.extend(segment.tokens)
             last.behavior_logprobs.extend(segment.behavior_logprobs)
-            last.routes.extend(segment.routes)
-            if segment.kept:
-                self.segments[-1] = replace(last, kept=last.kept + segment.kept)
+            for name, values in segment.columns.items():
+                last.columns.setdefault(name, bytearray()).extend(values)
         else:
             self.segments.append(segment)
 
@@ -394,17 +396,6 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class TeacherScores:
-    """A teacher's word on the sampled tokens of one trajectory or branch."""
-
-    logprobs: list[float]
-    """[T] natural log, at the sampling temperature."""
-    top: bytes = b""
-    """Its likeliest tokens at each of the T places (asyncrl/model/top_tokens.py); empty without
-    teacher.top_k."""
-
-
-@dataclass(frozen=True, slots=True)
 class ScoredSequence:
     """One scored trajectory, or a branch of one, for the trainer: numbers only.
 
@@ -424,17 +415,13 @@ class ScoredSequence:
     advantage: float
     """That of each sampled token, or of the first turn where turns have their own."""
     reward: float
-    """The outcome's, without `credits`."""
+    """The outcome's, without what parts of the response earned."""
     observed: list[tuple[int, int]] = field(default_factory=list)
     """(first, end) of each part of the response that was observed: context, which has no loss."""
-    credits: Credits = field(default_factory=list)
     turn_advantages: TurnAdvantages = field(default_factory=list)
     """For all T tokens; empty where each has `advantage`."""
-    routes: bytes = b""
-    """Rows of all positions but the last (asyncrl/model/routes.py); empty where servers sent none."""
-    kept: bytes = b""
-    """The kept set of each of the T tokens (asyncrl/model/kept_sets.py), whose distribution
-    `behavior_logprobs` are of; empty where all tokens were kept."""
+    columns: Columns = field(default_factory=dict)
+    """Values of the T tokens, or of all positions but the last for some features; none is empty."""
     finish: str = ""
     """`Finish` of the trajectory: stop, or length where it was cut off."""
     outcome: str = ""
@@ -443,11 +430,6 @@ class ScoredSequence:
     """`Task.source` of its task."""
     is_masked: bool = False
     """The loss leaves it out as a whole (`batch_advantages.finish_batch`)."""
-    teacher_logprobs: Sequence[float] = field(default_factory=list)
-    """[T] natural log, of the teacher, as `behavior_logprobs` of the policy; empty without a teacher."""
-    teacher_top: bytes = b""
-    """The teacher's likeliest tokens at each of the T places (asyncrl/model/top_tokens.py); empty without
-    teacher.top_k."""
 
     @classmethod
     def of(
@@ -456,14 +438,14 @@ class ScoredSequence:
         *,
         reward: float,
         advantage: float,
-        credits: Credits | None = None,
         turn_advantages: TurnAdvantages | None = None,
         finish: Finish | None = None,
         outcome: str = "",
         source: str = "",
-        teacher: TeacherScores | None = None,
+        columns: Mapping[str, bytes] | None = None,
     ) -> "ScoredSequence":
-        """Without observations at its end, which nothing was sampled after."""
+        """Without observations at its end, which nothing was sampled after. `columns` join those of its
+        segments."""
         segments = trajectory.sampled()
         response, observed = _response(trajectory)
         return cls(
@@ -476,25 +458,15 @@ class ScoredSequence:
             advantage=advantage,
             reward=reward,
             observed=observed,
-            credits=credits or [],
             turn_advantages=turn_advantages or [],
-            routes=b"".join(part for each in segments for part in (each.context_routes, each.routes)),
-            kept=b"".join(segment.kept for segment in segments),
+            columns={**_columns(segments), **(columns or {})},
             finish="" if finish is None else finish.value,
             outcome=outcome,
             source=source,
-            teacher_logprobs=[] if teacher is None else teacher.logprobs,
-            teacher_top=b"" if teacher is None else teacher.top,
         )
 
     def is_correct(self) -> bool:
         return self.outcome == "correct"
-
-    def prompt_routes(self) -> bytes:
-        """Rows of the prompt's positions but the last, which the response's first token has."""
-        if not self.routes:
-            return b""
-        return self.routes[: (len(self.prompt_tokens) - 1) * (len(self.routes) // self.num_inputs())]
 
     def num_inputs(self) -> int:
         """Positions that predict something or that others look at: all but the last."""
@@ -513,10 +485,6 @@ class ScoredSequence:
         starts = [0, *(end for _, end in self.observed)]
         ends = [*(first for first, _ in self.observed), len(self.response_tokens)]
         return list(zip(starts, ends, strict=True))
-
-    def sampled_positions(self) -> list[int]:
-        """[T] places of the sampled tokens in the response."""
-        return [i for first, end in self.sampled_spans() for i in range(first, end)]
 
     def sampled_tokens(self) -> Sequence[int]:
         """[T] the response without what was observed."""
@@ -538,6 +506,14 @@ def _response(trajectory: Trajectory) -> tuple[list[int], list[tuple[int, int]]]
             tokens += segment.tokens
             num_kept = len(tokens) if segment.tokens else num_kept
     return tokens[:num_kept], [(first, end) for first, end in observed if end <= num_kept and end > first]
+
+
+def _columns(segments: Sequence[Segment]) -> Columns:
+    found: dict[str, bytearray] = {}
+    for segment in segments:
+        for name, values in segment.columns.items():
+            found.setdefault(name, bytearray()).extend(segment.context.get(name, b"") + values)
+    return {name: bytes(values) for name, values in found.items() if values}
 
 
 def _joined(parts: Iterable[Sequence[_T]]) -> list[_T]:

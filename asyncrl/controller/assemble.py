@@ -43,8 +43,6 @@ from asyncrl.loops.run_phase import RunPart, RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Waits
 from asyncrl.model.dtype import has_float32_head
-from asyncrl.model.folder import read_shape
-from asyncrl.model.routes import row_bytes
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.metrics.batch_columns import (
@@ -85,6 +83,7 @@ from asyncrl.run.metrics_file import Metrics
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.publication import Load, find_load
+from asyncrl.serving.sglang.columns import served_columns
 from asyncrl.system.places import EVALUATION
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.task_list import title_of
@@ -395,16 +394,11 @@ def _make_generator(
         rules=RequestRules(
             is_cache_recomputed=rollout.interrupt == "retract",
             ends_with_its_version=rollout.interrupt == "drain",
-            row_bytes=_row_bytes(inputs.recipe),
+            columns=served_columns(inputs.recipe),
         ),
         turns=OpenTurns(keeps_cached=rollout.interrupt == "continue") if plays_turns else None,
         is_parked=oversampling.is_over,
     )
-
-
-def _row_bytes(recipe: Recipe) -> int:
-    """0, without a look at the model, where servers are not asked for routes."""
-    return row_bytes(read_shape(model_folder(recipe.model))) if recipe.replays_routes() else 0
 
 
 def _make_compaction(recipe: Recipe, queue: ReplayQueue) -> Compaction:

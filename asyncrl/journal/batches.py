@@ -5,21 +5,22 @@ Batches are named by their `taken_version`: step taken_version + 1 trains that v
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asyncrl.errors import QueueError
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import sequences_of_trajectory, unpack_logprobs, unpack_pairs, unpack_tokens
 from asyncrl.journal.starts import read_fact
+from asyncrl.journal.token_columns import Told, read_of_lines, read_of_segments
 from asyncrl.records import (
     Batch,
+    Columns,
     Finish,
     Observed,
     PolicyVersion,
     ScoredSequence,
     Segment,
-    TeacherScores,
     Trajectory,
     root_id,
     source_of,
@@ -37,25 +38,19 @@ _GROUP = """
 WITH chosen AS (SELECT * FROM trajectories JOIN groups USING (group_id)
                 WHERE group_id = ? AND advantage IS NOT NULL),
      parts AS (
-         SELECT trajectory_id, position, version, is_continued, tokens, logprobs, kept, experts, context
-         FROM segments LEFT JOIN kept_sets USING (trajectory_id, position)
-         LEFT JOIN routes USING (trajectory_id, position)
+         SELECT trajectory_id, position, version, is_continued, tokens, logprobs FROM segments
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen)
          UNION ALL
-         SELECT trajectory_id, position, NULL, NULL, tokens, NULL, NULL, NULL, NULL FROM observations
+         SELECT trajectory_id, position, NULL, NULL, tokens, NULL FROM observations
          WHERE trajectory_id IN (SELECT trajectory_id FROM chosen))
 SELECT t.trajectory_id, prompt_tokens, reward, advantage, credits, turn_advantages, finish, outcome, task_id,
-       version, is_continued, tokens, logprobs, kept, experts, context
+       position, version, is_continued, tokens, logprobs
 FROM chosen t LEFT JOIN parts p ON p.trajectory_id = t.trajectory_id
 ORDER BY sample, length(t.trajectory_id), t.trajectory_id, position, version
 """
 _BRANCH_REWARDS = """
 SELECT v.trajectory_id, v.reward FROM branch_verdicts v JOIN trajectories USING (trajectory_id)
 WHERE group_id = ? AND v.reward IS NOT NULL
-"""
-_TEACHER_SCORES = """
-SELECT trajectory_id, logprobs, top FROM teacher_logprobs JOIN trajectories USING (trajectory_id)
-WHERE group_id = ?
 """
 
 
@@ -83,7 +78,8 @@ def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[Scor
         if not all(prompt for _, prompt, *_ in rows):
             raise QueueError(f"{journal.path} no longer holds all tokens of step {step}: they are compacted.")
         rewards = dict(journal.read(_BRANCH_REWARDS, (group_id,)))
-        yield _sequences(rows, rewards, read_teacher_scores(journal, group_id))
+        told = read_of_segments(journal, group_id)
+        yield _sequences(rows, told, rewards, read_of_lines(journal, group_id))
 
 
 def compacted_before(journal: Readable) -> PolicyVersion:
@@ -97,16 +93,11 @@ def read_columns(journal: Readable, version: PolicyVersion) -> dict[str, Any]:
     return dict(json.loads(found[0][0])) if found else {}
 
 
-def read_teacher_scores(journal: Readable, group_id: int) -> dict[str, TeacherScores]:
-    """Those of each trajectory and branch of the group that the teacher has scored."""
-    rows = journal.read(_TEACHER_SCORES, (group_id,))
-    return {name: TeacherScores(unpack_logprobs(logprobs), top or b"") for name, logprobs, top in rows}
-
-
 def _sequences(
     rows: list[tuple[Any, ...]],
+    told: Mapping[tuple[str, int], Told],
     branch_rewards: dict[str, float],
-    teacher_scores: dict[str, TeacherScores],
+    columns: dict[str, Columns],
 ) -> list[ScoredSequence]:
     """Sequences of one group; `rows` are as _GROUP selects them."""
     lines: dict[str, Trajectory] = {}
@@ -126,17 +117,17 @@ def _sequences(
                     "outcome": outcome,
                     "source": source_of(task_id),
                 }
-        token_version, is_continued, tokens, logprobs, kept, routes, context = part
+        position, token_version, is_continued, tokens, logprobs = part
         if tokens is not None and token_version is None:
             lines[name].segments.append(Observed(unpack_tokens(tokens)))
         elif tokens is not None:
             numbers = unpack_tokens(tokens), unpack_logprobs(logprobs), bool(is_continued)
-            segment = Segment(token_version, *numbers, kept or b"", bytearray(routes or b""), context or b"")
+            segment = Segment(token_version, *numbers, *told.get((name, position), ({}, {})))
             lines[name].segments.append(segment)
     return [
         sequence
         for name, values in scored.items()
         for sequence in sequences_of_trajectory(
-            lines[name], **values, branch_rewards=branch_rewards, teacher_scores=teacher_scores
+            lines[name], **values, branch_rewards=branch_rewards, columns=columns
         )
     ]

@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from asyncrl.records import Credits, ScoredSequence, TeacherScores, Trajectory, TurnAdvantages
+from asyncrl.records import CREDITS, Columns, Credits, ScoredSequence, Trajectory, TurnAdvantages
 
 NUMBER_BYTES = 4
 """Size of a token and of a log-prob."""
@@ -31,6 +31,14 @@ def unpack_tokens(blob: bytes) -> list[int]:
 
 def unpack_logprobs(blob: bytes) -> list[float]:
     return _in_file_order(array("f", blob)).tolist()
+
+
+def pack_places(values: Sequence[tuple[int, float]], count: int) -> bytes:
+    """(place, value) each -> `count` numbers as `pack_logprobs` packs them, 0 elsewhere."""
+    found = [0.0] * count
+    for place, value in values:
+        found[place] = value
+    return pack_logprobs(found)
 
 
 def unpack_halves(blob: bytes) -> list[float]:
@@ -74,11 +82,11 @@ def sequences_of_trajectory(
     branch_rewards: Mapping[str, float],
     outcome: str,
     source: str,
-    teacher_scores: Mapping[str, TeacherScores],
+    columns: Mapping[str, Columns],
 ) -> list[ScoredSequence]:
     """One per branch with sampled tokens: an agent may have asked for nothing. `branch_rewards` of branches
-    that have a verdict each, and `teacher_scores` of those that a teacher has scored, the trajectory's own
-    id among them."""
+    that have a verdict each, and `columns` of those that have some beside their segments', by their ids, the
+    trajectory's own among them."""
     lines = trajectory.lines()
     lengths = [line.num_sampled_tokens() for line in lines]
     found = []
@@ -87,17 +95,17 @@ def sequences_of_trajectory(
     ):
         if line.num_sampled_tokens():
             own = runs[0][1] if runs else advantage
+            earned = {CREDITS: pack_places(own_credits, line.num_sampled_tokens())} if own_credits else {}
             found.append(
                 ScoredSequence.of(
                     line,
                     reward=branch_rewards.get(line.trajectory_id, reward),
                     advantage=own,
-                    credits=own_credits,
                     turn_advantages=runs if any(each != own for _, each in runs) else [],
                     finish=trajectory.finish,
                     outcome=outcome,
                     source=source,
-                    teacher=teacher_scores.get(line.trajectory_id),
+                    columns=columns.get(line.trajectory_id, {}) | earned,
                 )
             )
     return found

@@ -3,19 +3,20 @@
 Reads only; `replay.recovery` builds the queue from it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from asyncrl.journal.batches import read_teacher_scores
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import unpack_logprobs, unpack_pairs, unpack_scores, unpack_tokens
+from asyncrl.journal.token_columns import Told, read_of_lines, read_of_segments
 from asyncrl.records import (
+    Columns,
     Finish,
     Observed,
     PolicyVersion,
     RecordedCall,
     Score,
     Segment,
-    TeacherScores,
     Trajectory,
     TurnAdvantages,
 )
@@ -40,12 +41,9 @@ GROUP BY r.taken_version
 """
 
 _PARTS = """
-SELECT position, version, is_continued, tokens, logprobs, kept, experts, context, NULL
-FROM segments LEFT JOIN kept_sets USING (trajectory_id, position)
-LEFT JOIN routes USING (trajectory_id, position) WHERE trajectory_id = :name
+SELECT position, version, is_continued, tokens, logprobs, NULL FROM segments WHERE trajectory_id = :name
 UNION ALL
-SELECT position, NULL, NULL, tokens, NULL, NULL, NULL, NULL, notes FROM observations
-WHERE trajectory_id = :name
+SELECT position, NULL, NULL, tokens, NULL, notes FROM observations WHERE trajectory_id = :name
 ORDER BY position, version
 """
 """An observation may be empty; NULL sorts first, and so before the turn that follows it."""
@@ -77,7 +75,8 @@ class StoredGroup:
     scores: dict[str, Score] = field(default_factory=dict)
     advantages: dict[str, float] = field(default_factory=dict)
     turn_advantages: dict[str, TurnAdvantages] = field(default_factory=dict)
-    teacher_scores: dict[str, TeacherScores] = field(default_factory=dict)
+    columns: dict[str, Columns] = field(default_factory=dict)
+    """Trajectory or branch -> what came for its tokens once it was finished."""
 
 
 def read_totals(journal: Readable) -> Totals:
@@ -131,7 +130,7 @@ def _groups(journal: Readable, samples_per_group: int, where: str) -> list[Store
     ]
     for group in groups:
         _add_trajectories(journal, group, samples_per_group)
-        group.teacher_scores = read_teacher_scores(journal, group.group_id)
+        group.columns = read_of_lines(journal, group.group_id)
     return groups
 
 
@@ -142,6 +141,7 @@ def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: 
         "WHERE group_id = ? ORDER BY sample, length(trajectory_id), trajectory_id",
         (group.group_id,),
     )
+    told = read_of_segments(journal, group.group_id)
     for name, sample, prompt, finish, outcome, *scored, branch_of, role in rows:
         correctness, reward, scores, credits, advantage, turn_advantages, extracted, detail, seconds = scored
         trajectory = Trajectory(
@@ -151,7 +151,7 @@ def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: 
             is_greedy=sample == samples_per_group,
             role=role,
         )
-        for part in _parts(journal, name):
+        for part in _parts(journal, name, told):
             if isinstance(part, Segment):
                 trajectory.extend(part)
             else:
@@ -194,7 +194,9 @@ def _calls(journal: Readable, trajectory_id: str) -> list[RecordedCall]:
     return [RecordedCall(*row) for row in journal.read(query, (trajectory_id,))]
 
 
-def _parts(journal: Readable, trajectory_id: str) -> list[Segment | Observed]:
+def _parts(
+    journal: Readable, trajectory_id: str, told: Mapping[tuple[str, int], Told]
+) -> list[Segment | Observed]:
     return [
         Observed(unpack_tokens(tokens), notes)
         if version is None
@@ -203,11 +205,9 @@ def _parts(journal: Readable, trajectory_id: str) -> list[Segment | Observed]:
             unpack_tokens(tokens),
             unpack_logprobs(logprobs),
             bool(is_continued),
-            kept or b"",
-            bytearray(routes or b""),
-            context or b"",
+            *told.get((trajectory_id, position), ({}, {})),
         )
-        for _, version, is_continued, tokens, logprobs, kept, routes, context, notes in journal.read(
+        for position, version, is_continued, tokens, logprobs, notes in journal.read(
             _PARTS, {"name": trajectory_id}
         )
     ]

@@ -10,6 +10,7 @@ from typing import Any
 
 from asyncrl.journal.counters import Statement
 from asyncrl.journal.packing import pack_logprobs, pack_pairs, pack_scores, pack_tokens
+from asyncrl.journal.token_columns import of_segment
 from asyncrl.records import (
     DropReason,
     Finish,
@@ -19,7 +20,6 @@ from asyncrl.records import (
     Score,
     Segment,
     Task,
-    TeacherScores,
     TrainedTokens,
     Trajectory,
     TurnAdvantages,
@@ -76,7 +76,7 @@ def streamed(server: str, trajectories: Iterable[Trajectory], *, seconds: float)
 def confirmed(trajectory: Trajectory, segment: Segment) -> list[Statement]:
     """`segment` follows what `trajectory` holds."""
     place = trajectory.trajectory_id, trajectory.num_response_tokens()
-    rows: list[Statement] = [
+    return [
         (
             "INSERT INTO segments VALUES (?, ?, ?, ?, ?, ?)",
             (
@@ -86,24 +86,8 @@ def confirmed(trajectory: Trajectory, segment: Segment) -> list[Statement]:
                 pack_tokens(segment.tokens),
                 pack_logprobs(segment.behavior_logprobs),
             ),
-        )
-    ]
-    if segment.kept:
-        rows.append(("INSERT INTO kept_sets VALUES (?, ?, ?)", (*place, segment.kept)))
-    if segment.routes:
-        routes = segment.context_routes, bytes(segment.routes)
-        rows.append(("INSERT INTO routes VALUES (?, ?, ?, ?)", (*place, *routes)))
-    return rows
-
-
-def taught(scored: Mapping[str, TeacherScores]) -> list[Statement]:
-    """The teacher's word on the sampled tokens of trajectories and branches, by their ids."""
-    return [
-        (
-            "INSERT OR REPLACE INTO teacher_logprobs VALUES (?, ?, ?)",
-            (name, pack_logprobs(scores.logprobs), scores.top or None),
-        )
-        for name, scores in scored.items()
+        ),
+        *of_segment(place, segment),
     ]
 
 

@@ -7,6 +7,8 @@ are counted, cut and joined without reading them. A token that was certain has o
 
 from collections.abc import Sequence
 
+KEPT_SETS = "kept_sets"
+"""Name of the column (`records.Columns`)."""
 END = b"\0"
 
 

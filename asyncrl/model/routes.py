@@ -10,6 +10,8 @@ from asyncrl.errors import InputError
 from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe
 
+ROUTES = "routes"
+"""Name of the column (`records.Columns`)."""
 FIRST_ROW = "asyncrl_first_row"
 """Name under which a request says which of its positions is the first that a row is asked of."""
 

@@ -6,10 +6,7 @@ tokens came in. Tokens that the server sampled before it heard of the abort are 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-
-from asyncrl.model.kept_sets import first_kept_sets
-from asyncrl.records import Segment
+from dataclasses import dataclass
 
 INCOMPLETE = "\ufffd"
 """How text ends whose last character still lacks bytes."""
@@ -82,23 +79,3 @@ class StopSearch:
     def _new_text(self, num_tokens: int, known: int) -> str:
         """The text after the first `known` characters of the first tokens of the window, after the tail."""
         return self._tail + self._stop.decode(self._window[:num_tokens])[known:]
-
-
-def cut(segments: Sequence[Segment], num_tokens: int) -> list[Segment]:
-    """The first `num_tokens` tokens of `segments`."""
-    kept = []
-    for segment in segments:
-        if num_tokens <= 0:
-            break
-        first = slice(num_tokens)
-        kept.append(
-            replace(
-                segment,
-                tokens=segment.tokens[first],
-                behavior_logprobs=segment.behavior_logprobs[first],
-                kept=first_kept_sets(segment.kept, num_tokens),
-                routes=segment.routes[: num_tokens * (len(segment.routes) // len(segment.tokens))],
-            )
-        )
-        num_tokens -= len(segment.tokens)
-    return kept

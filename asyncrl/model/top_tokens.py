@@ -8,6 +8,10 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+TEACHER_LOGPROBS = "teacher_logprobs"
+"""Name of the column (`records.Columns`) of a teacher's log-probs, float32 of each sampled token."""
+TEACHER_TOP = "teacher_top"
+"""Name of the column of what is packed here."""
 ENTRY_BYTES = 8
 """Size of an id and its log-prob."""
 

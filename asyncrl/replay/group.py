@@ -8,12 +8,12 @@ from enum import StrEnum
 
 from asyncrl.journal.packing import sequences_of_trajectory
 from asyncrl.records import (
+    Columns,
     DropReason,
     PolicyVersion,
     Score,
     ScoredSequence,
     Task,
-    TeacherScores,
     Trajectory,
     TurnAdvantages,
     may_teach,
@@ -46,8 +46,8 @@ class Group:
     """Trajectory id -> advantage, set when the group becomes ready; a fault has none."""
     turn_advantages: dict[str, TurnAdvantages] = field(default_factory=dict)
     """Trajectory id -> advantages of its turns, branch after branch, where they differ."""
-    teacher_scores: dict[str, TeacherScores] = field(default_factory=dict)
-    """Id of a trajectory or branch -> the teacher's word on its sampled tokens, filled as it arrives."""
+    columns: dict[str, Columns] = field(default_factory=dict)
+    """Id of a trajectory or branch -> columns beside its segments', filled as they arrive."""
     taken_version: PolicyVersion | None = None
     """The trainer's when it took the group first: the weights that were first trained on it."""
     num_uses: int = 0
@@ -105,6 +105,6 @@ def sequences_of(group: Group) -> list[ScoredSequence]:
                 branch_rewards=score.branch_rewards(),
                 outcome=score.outcome,
                 source=group.task.source(),
-                teacher_scores=group.teacher_scores,
+                columns=group.columns,
             )
     return sequences

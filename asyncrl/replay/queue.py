@@ -32,8 +32,10 @@ from asyncrl.journal.conservation import token_fates
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED, Statement, bump
 from asyncrl.journal.packing import split_runs
 from asyncrl.journal.queue_state import Totals
+from asyncrl.journal.token_columns import of_lines
 from asyncrl.journal.writer import Journal
 from asyncrl.records import (
+    Columns,
     DropReason,
     Finish,
     Observed,
@@ -42,7 +44,6 @@ from asyncrl.records import (
     Score,
     Segment,
     Task,
-    TeacherScores,
     Trajectory,
     TurnAdvantages,
 )
@@ -257,11 +258,11 @@ class ReplayQueue:
         assert group.state is GroupState.OPEN and all(t.finish is not None for t, _, _ in scored)
         self.journal.write(*(row for each in scored for row in self._scored(group, *each, {})))
 
-    def teach(self, group: Group, scored: Mapping[str, TeacherScores]) -> None:
-        """Records the teacher's word on a finished trajectory and its branches, in one transaction."""
+    def add_columns(self, group: Group, found: Mapping[str, Columns]) -> None:
+        """Records what came for the tokens of a finished trajectory and its branches, in one transaction."""
         assert group.state is GroupState.OPEN
-        group.teacher_scores.update(scored)
-        self.journal.write(*statements.taught(scored))
+        group.columns.update(found)
+        self.journal.write(*of_lines(found))
 
     def _scored(
         self,

@@ -41,5 +41,5 @@ def restored_group(stored: StoredGroup, task_of: TaskOf) -> Group:
         stored.turn_advantages,
         taken_version=stored.taken_version,
         num_uses=stored.num_uses,
-        teacher_scores=stored.teacher_scores,
+        columns=stored.columns,
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from asyncrl.errors import ServerError
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.waits import Waits, now_seconds
-from asyncrl.model.stop import StopSearch, cut
+from asyncrl.model.stop import StopSearch
 from asyncrl.records import DropReason, Finish, PolicyVersion, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.trajectory_record import TrajectoryRecord
@@ -234,7 +234,7 @@ class Generator:
         requests = {
             self._request_id(t): _Request(
                 t,
-                self.rules.confirmation(t, self._salt_version(server, t), self.limits.sampling),
+                self.rules.confirmation(t, self._salt_version(server, t)),
                 self.limits.search(t, t.turn_tokens()),
                 now_seconds(),
                 self.load.held_by(t),
@@ -251,8 +251,7 @@ class Generator:
             prefixes,
             self.limits.sampling,
             salt=f"{self.run_id}-{salt}",
-            has_kept_sets=self.rules.has_kept_sets(self.limits.sampling),
-            has_routes=bool(self.rules.row_bytes),
+            columns=self.rules.columns,
         )
         self.queue.stream_from(server.url, pending)
         if self.turns is not None:
@@ -263,7 +262,7 @@ class Generator:
         self.connections.append(connection)
         try:
             async with server.heartbeat.streaming(connection.limit):
-                async for chunk in stream(self.fleet.session, server.url, body):
+                async for chunk in stream(self.fleet.session, server.url, body, self.rules.columns):
                     request = requests.get(chunk.request_id)
                     if request is None:
                         raise ServerError(
@@ -311,7 +310,8 @@ class Generator:
         if segments and request.search.end is not None and group.state is GroupState.OPEN:
             num_kept = request.search.end - request.trajectory.num_turn_tokens()
             self.queue.discard(num_new - num_kept, DropReason.AFTER_STOP)
-            segments, finish = cut(segments, num_kept), Finish.STOP
+            segments = request.confirmation.cut(segments, num_kept)
+            finish = Finish.STOP
         elif finish is Finish.LENGTH and num_new < self.limits.num_left(request.trajectory):
             # The round is over, not the trajectory.
             finish = None
@@ -357,7 +357,7 @@ class Generator:
     def _prefix(self, request_id: str, trajectory: Trajectory) -> Prefix:
         tokens = [*trajectory.prompt_tokens, *trajectory.response_tokens()]
         num_asked = self.limits.num_asked(trajectory)
-        return Prefix(request_id, tokens, num_asked, trajectory.is_greedy, trajectory.num_routed())
+        return Prefix(request_id, tokens, num_asked, trajectory.is_greedy, trajectory.num_computed())
 
     def _end_finished(self, group: Group, asked: Sequence[Trajectory]) -> list[Trajectory]:
         """Ends trajectories that have their last token but no finish: a stream may break between the two, and

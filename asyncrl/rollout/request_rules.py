@@ -5,10 +5,11 @@ and what servers say of each token beside its log-prob.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asyncrl.records import PolicyVersion, SamplingParams, Trajectory, root_id
+from asyncrl.records import PolicyVersion, Trajectory, root_id
 from asyncrl.replay.group import Group
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.server import Server
+from asyncrl.serving.sglang.messages import ServedColumn
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +22,15 @@ class RequestRules:
     """Whether older weights may continue a trajectory: in evaluations, which say what versions answered."""
     waits_for_room: bool = True
     """Whether requests wait here until a server has room, instead of there."""
-    keeps_sets: bool = True
-    """Whether servers say which tokens top_p, top_k and min_p left, for the trainer."""
-    row_bytes: int = 0
-    """Bytes of the routes that servers say of each position (algorithm.routing_replay); 0: not asked."""
+    columns: tuple[ServedColumn, ...] = ()
+    """Columns that servers send with tokens, for the trainer."""
 
-    def has_kept_sets(self, sampling: SamplingParams) -> bool:
-        return self.keeps_sets and sampling.is_truncated()
-
-    def confirmation(
-        self, line: Trajectory, salt_version: PolicyVersion, sampling: SamplingParams
-    ) -> Confirmation:
+    def confirmation(self, line: Trajectory, salt_version: PolicyVersion) -> Confirmation:
         """The confirmation of the tokens of the next request."""
-        # Positions without routes in front of the one that samples the next token.
-        num_unrouted = len(line.prompt_tokens) + line.num_response_tokens() - 1 - line.num_routed()
-        return Confirmation(
-            salt_version,
-            self.is_cache_recomputed,
-            is_truncated=self.has_kept_sets(sampling) and not line.is_greedy,
-            row_bytes=self.row_bytes,
-            num_context_rows=num_unrouted,
-        )
+        # Positions that no request has told of, in front of the one that samples the next token.
+        num_context = len(line.prompt_tokens) + line.num_response_tokens() - 1 - line.num_computed()
+        columns = tuple(one for one in self.columns if one.is_of_greedy or not line.is_greedy)
+        return Confirmation(salt_version, self.is_cache_recomputed, columns, num_context)
 
     def at_least(self, group: Group, pending: Sequence[Trajectory]) -> PolicyVersion:
         """The oldest version that may continue `pending`: the newest that made a token in front of them, in
@@ -60,7 +49,7 @@ class RequestRules:
         return any(segment.version != server.version for line in lines for segment in line.sampled())
 
 
-UNTRAINED = RequestRules(may_go_back=True, waits_for_room=False, keeps_sets=False)
+UNTRAINED = RequestRules(may_go_back=True, waits_for_room=False)
 """Rules of evaluations and chats, whose tokens are not trained."""
 MAX_RETRIES = 2
 """Requests in a row that may bring no token before one of these fails."""

@@ -13,9 +13,10 @@ from typing import TypedDict
 import aiohttp
 
 from asyncrl.errors import AsyncrlError, RequestRefused, ServerError
+from asyncrl.journal.packing import pack_logprobs
 from asyncrl.loops.waits import Blocker, BlockerKind, Waits, now_seconds
-from asyncrl.model.top_tokens import pack_top
-from asyncrl.records import Segment, TeacherScores, Trajectory
+from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, pack_top
+from asyncrl.records import Columns, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.serving.server_process import MAX_RESTARTS, ProcessOwner
@@ -101,8 +102,8 @@ class Teacher:
             "teacher_seconds_total": self.seconds,
         }
 
-    async def scores(self, trajectory: Trajectory) -> dict[str, TeacherScores] | None:
-        """Its word on the sampled tokens of a finished trajectory and of its branches, by their ids; None
+    async def scores(self, trajectory: Trajectory) -> dict[str, Columns] | None:
+        """The columns of the sampled tokens of a finished trajectory and of its branches, by their ids; None
         where the server refuses one of them. Raises TeacherFailed."""
         with self._waits.waiting(
             f"trajectory {trajectory.trajectory_id}", Blocker(BlockerKind.TEACHER, NAME)
@@ -120,8 +121,9 @@ class Teacher:
         self._refusals.answered(NAME)
         return found
 
-    async def _scores_of(self, line: Trajectory) -> TeacherScores:
-        """Those of its sampled tokens. Raises RequestRefused and TeacherFailed."""
+    async def _scores_of(self, line: Trajectory) -> Columns:
+        """Log-probs of its sampled tokens, and the likeliest tokens there if asked. Raises RequestRefused and
+        TeacherFailed."""
         first, places = len(line.prompt_tokens), _sampled_places(line)
         tokens = [*line.prompt_tokens, *line.response_tokens()[: places[-1] + 1]]
         while True:
@@ -146,7 +148,8 @@ class Teacher:
             self._num_failures = 0
             self.seconds += now_seconds() - begun
             rows = [top[place] for place in places] if top else []
-            return TeacherScores([found[place] for place in places], pack_top(rows, self._never))
+            columns = {TEACHER_LOGPROBS: pack_logprobs([found[place] for place in places])}
+            return columns | ({TEACHER_TOP: pack_top(rows, self._never)} if rows else {})
 
     async def _heal(self, num_heals: int, error: ServerError) -> None:
         """Returns when the server may be asked again: one attempt for all responses that it failed. Raises
@@ -196,21 +199,21 @@ class Teacher:
 
 @dataclass(frozen=True)
 class TeacherScoring:
-    """The teacher's word on the trajectories of groups."""
+    """The teacher's columns of the trajectories of groups."""
 
     teacher: Teacher
     queue: ReplayQueue
 
     def lacks(self, group: Group, trajectory: Trajectory) -> bool:
         return not trajectory.is_greedy and any(
-            line.num_sampled_tokens() and line.trajectory_id not in group.teacher_scores
+            line.num_sampled_tokens() and TEACHER_LOGPROBS not in group.columns.get(line.trajectory_id, {})
             for line in trajectory.lines()
         )
 
     async def ask(self, group: Group, trajectory: Trajectory) -> None:
         found = await self.teacher.scores(trajectory)
         if found is not None and group.state is GroupState.OPEN:
-            self.queue.teach(group, found)
+            self.queue.add_columns(group, found)
 
 
 def _sampled_places(line: Trajectory) -> list[int]:

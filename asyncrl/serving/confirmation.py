@@ -3,11 +3,12 @@
 Versions come from the server's `weight_versions` spans alone: tokens without a span stay unconfirmed.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from asyncrl.errors import ServerError
-from asyncrl.records import PolicyVersion, Segment
-from asyncrl.serving.sglang.messages import Chunk
+from asyncrl.records import Columns, PolicyVersion, Segment
+from asyncrl.serving.sglang.messages import Chunk, ServedColumn
 
 
 @dataclass(slots=True)
@@ -18,21 +19,18 @@ class Confirmation:
     """The version the prefix cache of this request was salted with."""
     is_cache_recomputed: bool = False
     """Whether a publish discards all keys and values, those of running requests too (rollout.interrupt)."""
-    is_truncated: bool = False
-    """Whether servers must say which tokens each one was sampled from (top-p, top-k, min-p)."""
-    row_bytes: int = 0
-    """Bytes of the routes of a position, which servers must say (algorithm.routing_replay); 0: not asked."""
-    num_context_rows: int = 0
-    """Rows in front of those of the tokens."""
+    columns: tuple[ServedColumn, ...] = ()
+    """Columns that servers must send with the tokens."""
+    num_context: int = 0
+    """Positions in front of the first token, for which columns of the context must come too."""
     num_confirmed: int = 0
     pending_tokens: list[int] = field(default_factory=list)
     pending_logprobs: list[float] = field(default_factory=list)
-    pending_kept: list[bytes] = field(default_factory=list)
-    pending_routes: bytearray = field(default_factory=bytearray)
+    pending_columns: dict[str, list[bytes]] = field(default_factory=dict)
 
     def feed(self, chunk: Chunk) -> list[Segment]:
         """Segments confirmed by `chunk`. Raises ServerError when a chunk is missing, doubled or out of place,
-        when its spans do not cover the tokens, or when kept sets or routes are missing."""
+        when its spans do not cover the tokens, or when a column is missing."""
         num_received = self.num_confirmed + len(self.pending_tokens) + len(chunk.tokens)
         # A chunk that was lost would move all later tokens to where they were not sampled.
         if chunk.num_tokens_so_far not in (None, num_received):
@@ -40,26 +38,18 @@ class Confirmation:
                 f"request {chunk.request_id}: {num_received} tokens arrived, the server sent "
                 f"{chunk.num_tokens_so_far}"
             )
-        if self.is_truncated and len(chunk.kept) != len(chunk.tokens):
-            raise ServerError(
-                f"request {chunk.request_id}: {len(chunk.tokens)} tokens came with {len(chunk.kept)} kept "
-                f"sets (rollout.top_p, top_k, min_p): the trainer could not know their distribution"
-            )
+        for column in self.columns if chunk.tokens else ():
+            self._check(column, chunk, is_first=num_received == len(chunk.tokens))
         if self._is_one_segment(chunk, num_received):
             return [self._segment(chunk, num_received)]
-        if self.row_bytes and chunk.tokens:
-            self._check_routes(chunk, is_first=num_received == len(chunk.tokens))
-            self.pending_routes.extend(chunk.routes)
+        for column in self.columns if chunk.tokens else ():
+            self.pending_columns.setdefault(column.name, []).extend(chunk.columns[column.name])
         self.pending_tokens.extend(chunk.tokens)
         self.pending_logprobs.extend(chunk.behavior_logprobs)
-        self.pending_kept.extend(chunk.kept)
         if chunk.spans is None or not self.pending_tokens:
             return []
         segments = []
-        context = b""
-        if self.num_confirmed == 0:
-            size = self.num_context_rows * self.row_bytes
-            context, self.pending_routes = bytes(self.pending_routes[:size]), self.pending_routes[size:]
+        context = self._take_context()
         position, total = self.num_confirmed, self.num_confirmed + len(self.pending_tokens)
         for index, span in enumerate(chunk.spans):
             end = min(span.end, total)
@@ -74,12 +64,11 @@ class Confirmation:
                     self.pending_tokens[first:last],
                     self.pending_logprobs[first:last],
                     is_continued_in_place=self._may_use_old_cache(chunk, index),
-                    kept=b"".join(self.pending_kept[first:last]),
-                    routes=self.pending_routes[first * self.row_bytes : last * self.row_bytes],
-                    context_routes=context,
+                    columns=_joined(self.pending_columns, slice(first, last)),
+                    context=context,
                 )
             )
-            context = b""
+            context = {}
             position = end
         if position != total:
             raise ServerError(
@@ -87,13 +76,12 @@ class Confirmation:
                 f"{position}..{total} open"
             )
         self.num_confirmed = total
-        self.pending_tokens, self.pending_logprobs, self.pending_kept = [], [], []
-        self.pending_routes = bytearray()
+        self.pending_tokens, self.pending_logprobs, self.pending_columns = [], [], {}
         return segments
 
     def _is_one_segment(self, chunk: Chunk, num_received: int) -> bool:
         """Whether its tokens, and no others, are of its last span: nearly all chunks are like that."""
-        if not chunk.tokens or not chunk.spans or self.pending_tokens or self.row_bytes:
+        if not chunk.tokens or not chunk.spans or self.pending_tokens or self._num_context_left():
             return False
         spans, is_covered = chunk.spans, chunk.spans[-1].start <= self.num_confirmed
         is_last = len(spans) == 1 or spans[-2].end <= self.num_confirmed
@@ -105,8 +93,8 @@ class Confirmation:
         self.num_confirmed = num_received
         version = chunk.spans[-1].version
         used_old_cache = self._may_use_old_cache(chunk, len(chunk.spans) - 1)
-        kept = b"".join(chunk.kept) if chunk.kept else b""
-        return Segment(version, chunk.tokens, chunk.behavior_logprobs, used_old_cache, kept)
+        columns = _joined({column.name: chunk.columns[column.name] for column in self.columns}, slice(None))
+        return Segment(version, chunk.tokens, chunk.behavior_logprobs, used_old_cache, columns)
 
     def _may_use_old_cache(self, chunk: Chunk, index: int) -> bool:
         """Whether the tokens of its span of that number may be sampled over keys, values or states of an
@@ -120,11 +108,51 @@ class Confirmation:
             return False
         return index > 0 or chunk.spans[index].version != self.salt_version
 
-    def _check_routes(self, chunk: Chunk, *, is_first: bool) -> None:
-        num_rows = len(chunk.tokens) + (self.num_context_rows if is_first else 0)
-        if len(chunk.routes) != num_rows * self.row_bytes:
+    def _num_context_left(self) -> int:
+        """Positions in front of the tokens whose values are still to be confirmed, with the first segment."""
+        has_context = any(column.is_of_context for column in self.columns)
+        return self.num_context if has_context and self.num_confirmed == 0 else 0
+
+    def _take_context(self) -> Columns:
+        count = self._num_context_left()
+        found = {}
+        for column in self.columns:
+            if column.is_of_context and count:
+                values = self.pending_columns[column.name]
+                found[column.name] = b"".join(values[:count])
+                del values[:count]
+        return found
+
+    def _check(self, column: ServedColumn, chunk: Chunk, *, is_first: bool) -> None:
+        wanted = len(chunk.tokens) + (self.num_context if is_first and column.is_of_context else 0)
+        if (found := len(chunk.columns.get(column.name, []))) != wanted:
             raise ServerError(
-                f"request {chunk.request_id}: {len(chunk.tokens)} tokens came with {len(chunk.routes)} bytes "
-                f"of routes, expected {num_rows} rows of {self.row_bytes} (algorithm.routing_replay): the "
-                f"trainer could not take the same experts"
+                f"request {chunk.request_id}: {len(chunk.tokens)} tokens came with {found} {column.title}, "
+                f"expected {wanted} {column.reason}"
             )
+
+    def cut(self, segments: Sequence[Segment], num_tokens: int) -> list[Segment]:
+        """The first `num_tokens` tokens of confirmed `segments`."""
+        found = []
+        first_of = {column.name: column.first for column in self.columns}
+        for segment in segments:
+            if num_tokens <= 0:
+                break
+            found.append(
+                replace(
+                    segment,
+                    tokens=segment.tokens[:num_tokens],
+                    behavior_logprobs=segment.behavior_logprobs[:num_tokens],
+                    columns={
+                        name: bytearray(first_of[name](bytes(values), num_tokens))
+                        for name, values in segment.columns.items()
+                    },
+                )
+            )
+            num_tokens -= len(segment.tokens)
+        return found
+
+
+def _joined(columns: Mapping[str, Sequence[bytes]], part: slice) -> dict[str, bytearray]:
+    """The values of a part of the tokens, as segments have them."""
+    return {name: bytearray(b"".join(values[part])) for name, values in columns.items()}

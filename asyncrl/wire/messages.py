@@ -20,23 +20,17 @@ CODES: dict[str, Any] = {
     "prompt_tokens": "i",
     "response_tokens": "i",
     "behavior_logprobs": "f",
-    "teacher_logprobs": "f",
-    "kept": "B",
-    "teacher_top": "B",
-    "routes": "B",
 }
 """Column -> type code of a memoryview. The loss takes log-probs in float32, and servers say them in it."""
-_BYTES = tuple(name for name, code in CODES.items() if code == "B")
-"""Columns that sequences hold as bytes."""
 RUN_CODES: dict[str, Any] = {"token_versions": "i", "are_continued": "?"}
 """Columns that are sent as runs of equal values."""
 _KINDS = {"?": "b"}
 """The code in `array` and numpy where they have another."""
-_EMPTY: dict[str, Any] = {name: [] for name in (*CODES, *RUN_CODES)} | dict.fromkeys(_BYTES, b"")
+_EMPTY: dict[str, Any] = {name: [] for name in (*CODES, *RUN_CODES)} | {"columns": {}}
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class SentSequences:
     """Sequences, taken apart. Numbers are in this machine's byte order: all of a run have the same."""
 
     rows: list[ScoredSequence]
@@ -47,10 +41,12 @@ class Columns:
     """Column -> the values of all rows, or the value of each run."""
     runs: dict[str, memoryview]
     """Column -> int64, the length of each run."""
+    features: dict[str, tuple[memoryview, bytes]]
+    """Name -> int64 number of bytes of each row, and the bytes of all rows, of `ScoredSequence.columns`."""
 
 
-def pack_sequences(sequences: Sequence[ScoredSequence]) -> Columns:
-    found = Columns([replace(sequence, **_EMPTY) for sequence in sequences], {}, {}, {})
+def pack_sequences(sequences: Sequence[ScoredSequence]) -> SentSequences:
+    found = SentSequences([replace(sequence, **_EMPTY) for sequence in sequences], {}, {}, {}, {})
     for name, code in (CODES | RUN_CODES).items():
         parts = [getattr(sequence, name) for sequence in sequences]
         found.lengths[name] = _bytes(array("q", map(len, parts)))
@@ -64,10 +60,13 @@ def pack_sequences(sequences: Sequence[ScoredSequence]) -> Columns:
             found.values[name] = _bytes(values[starts])
         else:
             found.values[name] = _bytes(flat)
+    for name in sorted({name for sequence in sequences for name in sequence.columns}):
+        packed = [sequence.columns.get(name, b"") for sequence in sequences]
+        found.features[name] = _bytes(array("q", map(len, packed))), b"".join(packed)
     return found
 
 
-def unpack_sequences(columns: Columns) -> list[ScoredSequence]:
+def unpack_sequences(columns: SentSequences) -> list[ScoredSequence]:
     """The packed sequences, with views of `columns` for lists."""
     parts: dict[str, list[Any]] = {}
     for name, code in (CODES | RUN_CODES).items():
@@ -75,15 +74,20 @@ def unpack_sequences(columns: Columns) -> list[ScoredSequence]:
         if name in RUN_CODES:
             values = np.frombuffer(flat, _KINDS.get(code, code))
             flat = _bytes(np.repeat(values, np.frombuffer(columns.runs[name], np.int64)))
-        flat = flat.cast(code)
-        ends = accumulate(columns.lengths[name].cast("q"))
-        parts[name] = [flat[first:end] for first, end in pairwise(chain([0], ends))]
-    for name in _BYTES:
-        parts[name] = [bytes(part) for part in parts[name]]
+        parts[name] = _cut(flat.cast(code), columns.lengths[name])
+    of_rows: list[dict[str, bytes]] = [{} for _ in columns.rows]
+    for name, (lengths, packed) in columns.features.items():
+        for own, part in zip(of_rows, _cut(packed, lengths), strict=True):
+            own |= {name: part} if part else {}
     return [
-        replace(row, **dict(zip(parts, own, strict=True)))
-        for row, *own in zip(columns.rows, *parts.values(), strict=True)
+        replace(row, columns=named, **dict(zip(parts, own, strict=True)))
+        for row, named, *own in zip(columns.rows, of_rows, *parts.values(), strict=True)
     ]
+
+
+def _cut(flat: Any, lengths: memoryview) -> list[Any]:
+    """The part of each row, one behind the other."""
+    return [flat[first:end] for first, end in pairwise(chain([0], accumulate(lengths.cast("q"))))]
 
 
 def _bytes(values: Any) -> memoryview:
@@ -137,8 +141,8 @@ class _SentReply:
 
     reply: TakeReply
     """Without sequences."""
-    batch: Columns
-    heldout_rows: Columns
+    batch: SentSequences
+    heldout_rows: SentSequences
 
 
 def encode_take(reply: TakeReply) -> bytes:

@@ -54,7 +54,7 @@ def compare(model: Path, batches: list[Batch], dtype: str) -> dict[str, dict[str
         for batch in batches:
             own = batch.sequences
             if replay == "none":
-                own = [replace(one, routes=b"") for one in own]
+                own = [replace(one, columns={}) for one in own]
             rows.append(learner.measure(replace(batch, sequences=own)))
             if (replay := learner.part(RoutingReplay)) is not None:
                 rows[-1] |= replay.report()

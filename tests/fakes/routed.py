@@ -12,6 +12,7 @@ from asyncrl.model.folder import read_shape
 from asyncrl.model.routes import row_bytes
 from asyncrl.records import SamplingParams, ScoredSequence, Trajectory
 from asyncrl.serving.confirmation import Confirmation
+from asyncrl.serving.sglang.columns import Routes
 from asyncrl.serving.sglang.messages import Prefix, generate_body
 from asyncrl.serving.sglang.stream import stream
 
@@ -39,21 +40,21 @@ async def continue_routed(
     url: str, folder: Path, trajectories: list[Trajectory], sampling: SamplingParams, *, salt: str = "s"
 ) -> None:
     """Appends what a server samples next to each, as a run does: streamed, with the experts that it took."""
-    size = row_bytes(read_shape(folder))
+    columns = (Routes(row_bytes(read_shape(folder))),)
     prefixes, confirmations = [], {}
     for one in trajectories:
         tokens = [*one.prompt_tokens, *one.response_tokens()]
-        first = one.num_routed()
+        first = one.num_computed()
         prefixes.append(
-            Prefix(f"{salt}-{one.trajectory_id}", tokens, sampling.max_new_tokens, first_row=first)
+            Prefix(f"{salt}-{one.trajectory_id}", tokens, sampling.max_new_tokens, num_computed=first)
         )
         confirmations[prefixes[-1].request_id] = (
             one,
-            Confirmation(0, row_bytes=size, num_context_rows=len(tokens) - 1 - first),
+            Confirmation(0, columns=columns, num_context=len(tokens) - 1 - first),
         )
-    body = generate_body(prefixes, sampling, salt=salt, has_routes=True)
+    body = generate_body(prefixes, sampling, salt=salt, columns=columns)
     async with new_session() as session:
-        async for chunk in stream(session, url, body):
+        async for chunk in stream(session, url, body, columns):
             trajectory, confirmation = confirmations[chunk.request_id]
             for segment in confirmation.feed(chunk):
                 trajectory.extend(segment)

@@ -5,14 +5,21 @@ import itertools
 import math
 import random
 
-from asyncrl.model.kept_sets import pack_kept_set
-from asyncrl.model.top_tokens import pack_top
-from asyncrl.records import Batch, ScoredSequence, branch_id
+from asyncrl.journal.packing import pack_logprobs, pack_places
+from asyncrl.model.kept_sets import KEPT_SETS, pack_kept_set
+from asyncrl.model.routes import ROUTES
+from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, pack_top
+from asyncrl.records import CREDITS, Batch, ScoredSequence, branch_id
+
+
+def sampled_positions(one: ScoredSequence) -> list[int]:
+    """[T] places of the sampled tokens in the response."""
+    return [i for first, end in one.sampled_spans() for i in range(first, end)]
 
 
 def with_observed(one: ScoredSequence, observed: list[tuple[int, int]]) -> ScoredSequence:
     """The same tokens, with the parts (first, end) of the response observed; its last token stays sampled."""
-    places = dataclasses.replace(one, observed=observed).sampled_positions()
+    places = sampled_positions(dataclasses.replace(one, observed=observed))
     return dataclasses.replace(
         one,
         observed=observed,
@@ -20,6 +27,19 @@ def with_observed(one: ScoredSequence, observed: list[tuple[int, int]]) -> Score
         token_versions=[one.token_versions[i] for i in places],
         are_continued=[one.are_continued[i] for i in places],
     )
+
+
+def with_column(one: ScoredSequence, name: str, values: bytes) -> ScoredSequence:
+    return dataclasses.replace(one, columns={**one.columns, name: values})
+
+
+def without_column(one: ScoredSequence, name: str) -> ScoredSequence:
+    return dataclasses.replace(one, columns={key: own for key, own in one.columns.items() if key != name})
+
+
+def with_credits(one: ScoredSequence, *credits: tuple[int, float]) -> ScoredSequence:
+    """With (place among the sampled tokens, reward) each."""
+    return with_column(one, CREDITS, pack_places(credits, one.num_sampled()))
 
 
 def with_turns(batch: Batch) -> Batch:
@@ -36,8 +56,9 @@ def with_turns(batch: Batch) -> Batch:
             one = dataclasses.replace(
                 one,
                 turn_advantages=[(first, one.advantage), (second, later)],
-                credits=[(first - 1, source.gauss(0, 1)), (first + second - 1, source.gauss(0, 1))],
             )
+            places = (first - 1, first + second - 1)
+            one = with_credits(one, *((place, source.gauss(0, 1)) for place in places))
         sequences.append(one)
     return dataclasses.replace(batch, sequences=sequences)
 
@@ -49,13 +70,9 @@ def with_kept_sets(batch: Batch, vocabulary: int = 40) -> Batch:
     for one in batch.sequences:
         tokens = one.sampled_tokens()
         sets = [{token, *source.choices(range(vocabulary), k=source.randrange(9))} for token in tokens]
-        sequences.append(
-            dataclasses.replace(
-                one,
-                behavior_logprobs=[-math.log(len(kept)) * source.uniform(0.5, 1.5) for kept in sets],
-                kept=b"".join(map(pack_kept_set, tokens, map(sorted, sets))),
-            )
-        )
+        logprobs = [-math.log(len(kept)) * source.uniform(0.5, 1.5) for kept in sets]
+        packed = b"".join(map(pack_kept_set, tokens, map(sorted, sets)))
+        sequences.append(with_column(dataclasses.replace(one, behavior_logprobs=logprobs), KEPT_SETS, packed))
     return dataclasses.replace(batch, sequences=sequences)
 
 
@@ -73,13 +90,9 @@ def scored_by_teacher(batch: Batch, top_k: int = 0, vocabulary: int = 40) -> Bat
             ids = source.sample(range(vocabulary), top_k)
             logprobs = [math.log(each / total) if source.randrange(7) else -math.inf for each in shares]
             rows.append(list(zip(logprobs, ids, strict=True)))
-        sequences.append(
-            dataclasses.replace(
-                one,
-                teacher_logprobs=[source.uniform(-4, -0.1) for _ in range(size)],
-                teacher_top=pack_top(rows, ()) if top_k else b"",
-            )
-        )
+        logprobs = pack_logprobs([source.uniform(-4, -0.1) for _ in range(size)])
+        one = with_column(one, TEACHER_LOGPROBS, logprobs)
+        sequences.append(with_column(one, TEACHER_TOP, pack_top(rows, ())) if top_k else one)
     return dataclasses.replace(batch, sequences=sequences)
 
 
@@ -95,7 +108,7 @@ def with_routes(batch: Batch, *, num_layers: int = 4, num_experts: int = 4, num_
             rows.append(
                 b"".join(bytes(source.sample(range(num_experts), num_chosen)) for _ in range(num_layers))
             )
-        sequences.append(dataclasses.replace(one, routes=b"".join(rows)))
+        sequences.append(with_column(one, ROUTES, b"".join(rows)))
     return dataclasses.replace(batch, sequences=sequences)
 
 

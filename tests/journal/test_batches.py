@@ -7,6 +7,8 @@ import pytest
 from fakes.records import batch_of, generate, make_queue, make_score, make_task
 
 from asyncrl.journal.batches import load_batch
+from asyncrl.model.kept_sets import KEPT_SETS
+from asyncrl.model.routes import ROUTES
 from asyncrl.records import Finish, Segment
 
 
@@ -22,11 +24,13 @@ def test_a_repeated_take_is_the_same_batch_to_the_last_digit(tmp_path: Path) -> 
             [
                 Segment(
                     *(0, [1, 2], [-0.1, -0.2]),
-                    kept=b"\x05\0\0",
-                    routes=bytearray(b"cd"),
-                    context_routes=b"ab",
+                    columns={KEPT_SETS: bytearray(b"\x05\0\0"), ROUTES: bytearray(b"cd")},
+                    context={ROUTES: b"ab"},
                 ),
-                Segment(1, [3], [-0.3], True, kept=b"\x81\x01\0", routes=bytearray(b"e")),
+                Segment(
+                    *(1, [3], [-0.3], True),
+                    columns={KEPT_SETS: bytearray(b"\x81\x01\0"), ROUTES: bytearray(b"e")},
+                ),
             ],
             Finish.STOP,
         )
@@ -46,8 +50,8 @@ def test_a_repeated_take_is_the_same_batch_to_the_last_digit(tmp_path: Path) -> 
     assert from_journal.sequences[0].are_continued == [False, False, True]
     told = [(s.finish, s.outcome, s.source) for s in from_journal.sequences[:2]]
     assert told == [("stop", "correct", "train"), ("length", "wrong", "train")]
-    assert [s.routes for s in from_journal.sequences[:2]] == [b"abcde", b""]
-    assert [s.kept for s in from_journal.sequences[:2]] == [b"\x05\0\0\x81\x01\0", b""]
+    told = {KEPT_SETS: b"\x05\0\0\x81\x01\0", ROUTES: b"abcde"}
+    assert [s.columns for s in from_journal.sequences[:2]] == [told, {}]
 
 
 def test_a_fault_is_not_in_the_repeated_batch(tmp_path: Path) -> None:

@@ -10,9 +10,13 @@ from asyncrl.errors import QueueError
 from asyncrl.journal.batches import compacted_before, load_batch
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.conservation import read_conservation
+from asyncrl.journal.packing import pack_logprobs
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.statements import trained_tokens
-from asyncrl.records import DropReason, Finish, Segment, TeacherScores, TrainedTokens
+from asyncrl.model.kept_sets import KEPT_SETS
+from asyncrl.model.routes import ROUTES
+from asyncrl.model.top_tokens import TEACHER_LOGPROBS
+from asyncrl.records import DropReason, Finish, Segment, TrainedTokens
 from asyncrl.replay.queue import ReplayQueue
 
 
@@ -102,7 +106,8 @@ def test_what_is_not_committed_is_never_touched(tmp_path: Path) -> None:
 
 def routed(tokens: list[int]) -> Segment:
     size = len(tokens)
-    return Segment(0, tokens, [-0.5] * size, kept=b"\0" * size, routes=bytearray(size))
+    columns = {KEPT_SETS: bytearray(size), ROUTES: bytearray(size)}
+    return Segment(0, tokens, [-0.5] * size, columns=columns)
 
 
 def test_dropped_groups_are_compacted_and_open_ones_are_not(tmp_path: Path) -> None:
@@ -112,8 +117,8 @@ def test_dropped_groups_are_compacted_and_open_ones_are_not(tmp_path: Path) -> N
     dropped, open_group = queue.admit(make_task(0)), queue.admit(make_task(1))
     queue.append(dropped, dropped.trajectories[0], [routed([1, 2])], None)
     queue.append(open_group, open_group.trajectories[0], [routed([3])], None)
-    queue.teach(dropped, {"00000000-00": TeacherScores([-0.1, -0.2])})
-    queue.teach(open_group, {"00000001-00": TeacherScores([-0.3])})
+    queue.add_columns(dropped, {"00000000-00": {TEACHER_LOGPROBS: pack_logprobs([-0.1, -0.2])}})
+    queue.add_columns(open_group, {"00000001-00": {TEACHER_LOGPROBS: pack_logprobs([-0.3])}})
     queue.drop(dropped, DropReason.SERVER)
     # Versions 0 to 2 are as good as trained: only the boundary matters here.
     queue.journal.write(("INSERT INTO commits VALUES (3, '', 0)", ()))

@@ -5,8 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.model.kept_sets import first_kept_sets, num_kept_sets, pack_kept_set, split_kept_sets
-from asyncrl.model.stop import cut
-from asyncrl.records import Segment
 
 IDS = st.sets(st.one_of(st.integers(0, 300), st.integers(0, 2**31 - 1)), min_size=1, max_size=40)
 
@@ -31,13 +29,3 @@ def test_joined_sets_are_counted_split_and_cut(sets, count, source) -> None:
 def test_a_set_without_its_token_or_with_an_id_twice_is_refused(kept: list[int]) -> None:
     with pytest.raises(ValueError, match="kept ids"):
         pack_kept_set(1, kept)
-
-
-def test_a_stop_string_cuts_kept_sets_with_their_tokens() -> None:
-    packed = [pack_kept_set(token, [token, 300]) for token in (5, 6, 7)]
-    segments = [
-        Segment(0, [5, 6], [-0.1, -0.2], kept=packed[0] + packed[1]),
-        Segment(1, [7], [-0.3], kept=packed[2]),
-    ]
-    assert cut(segments, 1) == [Segment(0, [5], [-0.1], kept=packed[0])]
-    assert cut(segments, 3) == segments

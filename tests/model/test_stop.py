@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from asyncrl.model.stop import StopStrings, cut
-from asyncrl.records import Segment
+from asyncrl.model.stop import StopStrings
 
 
 def by_bytes() -> Tokenizer:
@@ -109,13 +108,3 @@ def test_without_stop_strings_nothing_is_decoded() -> None:
 
     search = StopStrings((), refuse).search([1, 2])
     assert not search.feed([3]) and search.end is None
-
-
-def test_segments_are_cut_within_the_version_that_sampled_the_last_token() -> None:
-    segments = [Segment(0, [5, 6], [-0.5, -0.6]), Segment(1, [7, 8], [-0.7, -0.8], True)]
-    assert cut(segments, 3) == [segments[0], Segment(1, [7], [-0.7], True)]
-    assert cut(segments, 2) == segments[:1]
-    assert cut(segments, 4) == segments
-    assert cut(segments, 0) == []
-    (routed,) = cut([Segment(0, [5, 6, 7], [-1.0] * 3, routes=bytearray(b"abcdef"), context_routes=b"xy")], 2)
-    assert (routed.routes, routed.context_routes) == (b"abcd", b"xy")

@@ -7,6 +7,8 @@ from fakes.records import make_queue, make_task, reopen
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.explain import explain_group, explain_trajectory
 from asyncrl.journal.reader import GroupFilter, JournalReader
+from asyncrl.model.kept_sets import KEPT_SETS
+from asyncrl.model.routes import ROUTES
 from asyncrl.records import DropReason, Finish, Observed, RecordedCall, Segment, Trajectory
 from asyncrl.replay.branches import keep_calls, open_line, record_call
 from asyncrl.replay.group import Group
@@ -23,12 +25,11 @@ def call(
     recorded = RecordedCall(ordinal, 0, f"digest {ordinal}", number, turn)
     observation = Observed([50, 51]) if turn else None
     record_call(queue, group, trajectory, recorded, observation)
-    num_before = len(line.prompt_tokens) + line.num_response_tokens() - 1 - line.num_routed()
+    num_before = len(line.prompt_tokens) + line.num_response_tokens() - 1 - line.num_computed()
     segment = Segment(
         *(0, [1, 2, 3], [-0.5] * 3),
-        kept=b"\x05\0\0\x81\x01\0",
-        routes=bytearray([number, turn, 9]),
-        context_routes=bytes(num_before),
+        columns={KEPT_SETS: bytearray(b"\x05\0\0\x81\x01\0"), ROUTES: bytearray([number, turn, 9])},
+        context={ROUTES: bytes(num_before)} if num_before else {},
     )
     queue.append(group, line, [segment], None)
     line.turn_finish = Finish.STOP

@@ -12,10 +12,11 @@ from fakes.records import batch_of, correctness_differs, make_score, make_task
 
 from asyncrl.errors import InputError
 from asyncrl.journal.batches import load_batch
+from asyncrl.journal.packing import unpack_logprobs
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Algorithm
-from asyncrl.records import Finish, Observed, Score, Segment, Task
+from asyncrl.records import CREDITS, Finish, Observed, Score, Segment, Task
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
@@ -256,7 +257,9 @@ def test_a_critic_gets_the_outcome_and_the_credits_apart(tmp_path: Path) -> None
     assert list(group.advantages.values()) == [0.0, 1.0]
     taken = queue.take(0)
     assert taken is not None
-    assert [s.credits for s in batch_of(taken, 0, 1.0).sequences] == [[(1, 0.5)], [(1, 0.25)]]
+    told = [unpack_logprobs(s.columns[CREDITS]) for s in batch_of(taken, 0, 1.0).sequences]
+    earned = [[(i, credit) for i, credit in enumerate(each) if credit] for each in told]
+    assert earned == [[(1, 0.5)], [(1, 0.25)]]
 
 
 def test_without_credits_turns_have_the_advantage_of_their_trajectory(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from fakes.records import batch_of, make_queue, make_task, reopen
 from rollout.test_complete import Grades, _nothing, generated
 
 from asyncrl.journal.batches import load_batch
-from asyncrl.model.top_tokens import pack_top, top_size
+from asyncrl.journal.packing import pack_logprobs, unpack_logprobs
+from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, pack_top, top_size
 from asyncrl.recipe import Algorithm
-from asyncrl.records import Finish, Segment, TeacherScores, Trajectory
+from asyncrl.records import Columns, Finish, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.teacher import TeacherScoring
@@ -25,13 +26,14 @@ class Teaches:
         self.asked: list[str] = []
         self._refused = refused
 
-    async def scores(self, trajectory: Trajectory) -> dict[str, TeacherScores] | None:
+    async def scores(self, trajectory: Trajectory) -> dict[str, Columns] | None:
         self.asked.append(trajectory.trajectory_id)
         if trajectory.trajectory_id in self._refused:
             return None
         size = trajectory.num_sampled_tokens()
         top = pack_top([[(-0.25, 3)]] * size, ())
-        return {trajectory.trajectory_id: TeacherScores([-0.5 * i for i in range(size)], top)}
+        logprobs = pack_logprobs([-0.5 * i for i in range(size)])
+        return {trajectory.trajectory_id: {TEACHER_LOGPROBS: logprobs, TEACHER_TOP: top}}
 
 
 def complete(
@@ -66,8 +68,9 @@ def test_a_group_of_equal_rewards_is_ready_with_the_teachers_log_probs_and_they_
     taken = queue.take(0)
     assert taken is not None
     batch = batch_of(taken, 0, 1.0)
-    assert [one.teacher_logprobs for one in batch.sequences] == [[0.0, -0.5, -1.0], [0.0, -0.5]]
-    assert [top_size(one.teacher_top, one.num_sampled()) for one in batch.sequences] == [1, 1]
+    told = [unpack_logprobs(one.columns[TEACHER_LOGPROBS]) for one in batch.sequences]
+    assert told == [[0.0, -0.5, -1.0], [0.0, -0.5]]
+    assert [top_size(one.columns[TEACHER_TOP], one.num_sampled()) for one in batch.sequences] == [1, 1]
     queue.journal.barrier_blocking()
     assert load_batch(queue.journal, 0, 1.0) == batch
 
@@ -76,17 +79,17 @@ def test_a_restarted_run_asks_the_teacher_for_nothing_that_the_journal_has(tmp_p
     queue = make_queue(tmp_path, batch=1)
     group = generated(queue, 3, 2)
     first, second = (each.trajectory_id for each in group.trajectories)
-    scores = TeacherScores([-0.5, -0.25, -0.125], b"as told")
-    queue.teach(group, {first: scores})
+    scores = {TEACHER_LOGPROBS: pack_logprobs([-0.5, -0.25, -0.125]), TEACHER_TOP: b"as told"}
+    queue.add_columns(group, {first: scores})
     queue = reopen(queue, tmp_path)
     (group,), teacher = queue.live.values(), Teaches()
     complete(queue, group, teacher, 1.0, 0.0)
     assert teacher.asked == [second]
-    assert group.teacher_scores[first] == scores
+    assert group.columns[first] == scores
     queue = reopen(queue, tmp_path)
     (group,) = queue.live.values()
     assert group.state is GroupState.READY
-    assert group.teacher_scores.keys() == {first, second}
+    assert group.columns.keys() == {first, second}
 
 
 def test_a_response_that_the_teacher_refuses_leaves_its_group_and_is_no_wrong_answer(tmp_path: Path) -> None:
@@ -111,7 +114,7 @@ def test_without_verdicts_no_verifier_is_asked_and_each_response_has_the_teacher
     taken = queue.take(0)
     assert taken is not None
     (one,) = batch_of(taken, 0, 1.0).sequences
-    assert one.advantage == 0.0 and len(one.teacher_logprobs) == 3
+    assert one.advantage == 0.0 and len(unpack_logprobs(one.columns[TEACHER_LOGPROBS])) == 3
 
 
 def test_a_response_without_tokens_needs_no_scores(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ lengths that are expected of them."""
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.engine import STOP, FakeEngine
@@ -10,13 +11,16 @@ from fakes.fleets import fleet_of_two, generating
 from fakes.records import make_task, reopen
 from fakes.stage import stage
 
-from asyncrl.model.kept_sets import pack_kept_set
+from asyncrl.model.kept_sets import KEPT_SETS, pack_kept_set
 from asyncrl.records import Finish, Observed, PublishOutcome, SamplingParams, Segment
 from asyncrl.rollout.expected_load import REFRESHED_EVERY, WINDOW, ResponseLengths
 from asyncrl.rollout.generate import GenerationFailed
+from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.rollout.turns import OpenTurns
 from asyncrl.serving.publication import Publication
+from asyncrl.serving.sglang.columns import KeptSets
 
+KEEPS_SETS = RequestRules(columns=(KeptSets(),))
 TWELVE = SamplingParams(1.0, 12, (STOP,))
 
 
@@ -38,12 +42,14 @@ async def test_a_trajectory_longer_than_a_round_is_parked_and_resumed_from_its_p
 async def test_truncated_sampling_journals_kept_sets_through_rounds_and_a_restart(tmp_path: Path) -> None:
     engine = FakeEngine(num_tokens=100, chunk_tokens=2)
     sampling = SamplingParams(1.0, 8, (STOP,), top_p=0.9, top_k=20)
-    async with generating(tmp_path, sampling, engine=engine, limits={"tokens_per_round": 3}) as run:
+    asked: dict[str, Any] = {"limits": {"tokens_per_round": 3}, "rules": KEEPS_SETS}
+    async with generating(tmp_path, sampling, engine=engine, **asked) as run:
         ended = await run.ended()
         kept = pack_kept_set(10, [10, 110]) * 8
         for trajectory in ended:
             (segment,) = trajectory.segments
-            assert (segment.tokens, segment.behavior_logprobs, segment.kept) == ([10] * 8, [-0.25] * 8, kept)
+            assert (segment.tokens, segment.behavior_logprobs) == ([10] * 8, [-0.25] * 8)
+            assert segment.columns == {KEPT_SETS: kept}
         run.queue.journal.barrier_blocking()
         (name, *_) = (trajectory.trajectory_id for trajectory in ended)
         rows = run.queue.journal.read(
@@ -58,7 +64,7 @@ async def test_truncated_sampling_journals_kept_sets_through_rounds_and_a_restar
 async def test_a_server_that_says_no_kept_sets_is_a_fault_and_trains_nothing(tmp_path: Path) -> None:
     engine, sampling = FakeEngine(num_tokens=4, chunk_tokens=2), SamplingParams(1.0, 8, (STOP,), top_k=20)
     engine.sends_kept_sets = False
-    async with generating(tmp_path, sampling, engine=engine, max_retries=0) as run:
+    async with generating(tmp_path, sampling, engine=engine, max_retries=0, rules=KEEPS_SETS) as run:
         with pytest.raises(GenerationFailed, match="2 tokens came with 0 kept sets"):
             await run.ended()
         assert run.group.num_tokens() == 0

@@ -8,20 +8,22 @@ from fakes.engine import ROW_BYTES, STOP, FakeEngine, route
 from fakes.fleets import generating
 from fakes.records import reopen
 
+from asyncrl.model.routes import ROUTES
 from asyncrl.records import Observed, SamplingParams, ScoredSequence, Segment, Trajectory
 from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.rollout.request_rules import RequestRules
 from asyncrl.rollout.turns import OpenTurns
+from asyncrl.serving.sglang.columns import Routes
 
-RULES = RequestRules(row_bytes=ROW_BYTES)
+RULES = RequestRules(columns=(Routes(ROW_BYTES),))
 
 
 def assert_routed(trajectory: Trajectory) -> None:
     """Each position in front of the last sampled token has its own row, once."""
     sequence = ScoredSequence.of(trajectory, reward=0.0, advantage=0.0)
     tokens = sequence.prompt_tokens + sequence.response_tokens
-    assert sequence.num_inputs() == len(tokens) - 1 == trajectory.num_routed() > 0
-    assert sequence.routes == b"".join(route(tokens, place) for place in range(len(tokens) - 1))
+    assert sequence.num_inputs() == len(tokens) - 1 == trajectory.num_computed() > 0
+    assert sequence.columns[ROUTES] == b"".join(route(tokens, place) for place in range(len(tokens) - 1))
 
 
 @pytest.mark.parametrize("confirms_chunks", [True, False])
@@ -73,13 +75,13 @@ async def test_the_first_chunk_of_a_turn_has_the_experts_of_what_was_observed(tm
         _, _, second = first.segments
         assert isinstance(second, Segment)
         # The last token of the first turn and nine that were observed; the tenth predicts the turn's first.
-        assert len(second.context_routes) == 10 * ROW_BYTES and len(second.routes) == 4 * ROW_BYTES
+        assert len(second.context[ROUTES]) == 10 * ROW_BYTES and len(second.columns[ROUTES]) == 4 * ROW_BYTES
 
 
 async def test_a_server_that_says_no_experts_is_a_fault_and_trains_nothing(tmp_path: Path) -> None:
     engine, sampling = FakeEngine(num_tokens=4, chunk_tokens=2), SamplingParams(1.0, 8, (STOP,))
     engine.sends_routes = False
     async with generating(tmp_path, sampling, engine=engine, max_retries=0, rules=RULES) as run:
-        with pytest.raises(GenerationFailed, match="2 tokens came with 0 bytes of routes, expected 4 rows"):
+        with pytest.raises(GenerationFailed, match="2 tokens came with 0 rows of routes, expected 4 "):
             await run.ended()
         assert run.group.num_tokens() == 0

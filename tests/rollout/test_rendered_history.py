@@ -17,10 +17,12 @@ from turns.test_dialogue import make_codec
 
 from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
+from asyncrl.journal.packing import pack_places
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.sections.turns import Summarize
 from asyncrl.records import (
+    CREDITS,
     DropReason,
     EnvironmentSpec,
     Finish,
@@ -196,7 +198,8 @@ async def test_one_verdict_trains_each_sampled_token_once_and_rewards_lie_in_the
         names = ["00000000-00", "00000000-00.1", "00000000-00.2"]
         assert [s.sequence_id for s in found[:3]] == names
         assert [s.advantage for s in found] == [1.5] * 3 + [-1.5] * 3
-        assert [s.credits for s in found[:3]] == [[(length - 1, 0.25)], [(length - 1, 0.25)], []]
+        earned = {CREDITS: pack_places([(length - 1, 0.25)], length)}
+        assert [s.columns for s in found[:3]] == [earned, earned, {}]
         assert all(not sequence.observed for sequence in found)
         assert sum(s.num_sampled() for s in found) == run.queue.conservation()["queued"]
         assert run.queue.take(0) == [run.group]

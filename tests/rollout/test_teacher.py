@@ -9,9 +9,10 @@ import pytest
 from fakes.process_owner import FakeProcesses
 from fakes.teacher_server import FakeTeacher
 
+from asyncrl.journal.packing import pack_logprobs
 from asyncrl.loops.waits import Waits
-from asyncrl.model.top_tokens import unpack_top
-from asyncrl.records import Finish, Observed, Segment, TeacherScores, Trajectory
+from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, unpack_top
+from asyncrl.records import Columns, Finish, Observed, Segment, Trajectory
 from asyncrl.rollout.teacher import Teacher, TeacherFailed
 from asyncrl.serving.sglang.http import new_session
 
@@ -53,6 +54,10 @@ async def asked(
         await use(teacher)
 
 
+def scored(logprobs: list[float]) -> Columns:
+    return {TEACHER_LOGPROBS: pack_logprobs(logprobs)}
+
+
 def test_each_sampled_token_is_scored_after_all_before_it_and_no_observed_one() -> None:
     server = FakeTeacher()
     whole = trajectory()
@@ -61,8 +66,8 @@ def test_each_sampled_token_is_scored_after_all_before_it_and_no_observed_one() 
 
     async def use(teacher: Teacher) -> None:
         assert await teacher.scores(whole) == {
-            "00000000-00": TeacherScores([-0.05, -0.06]),
-            "00000000-00.1": TeacherScores([-0.07]),
+            "00000000-00": scored([-0.05, -0.06]),
+            "00000000-00.1": scored([-0.07]),
         }
 
     asyncio.run(asked(server, use, FakeProcesses()))
@@ -80,7 +85,7 @@ def test_the_likeliest_tokens_at_the_sampled_ones_are_asked_for_and_those_never_
     async def use(teacher: Teacher) -> None:
         found = await teacher.scores(trajectory())
         assert found is not None
-        ids, logprobs = unpack_top(found["00000000-00"].top, 2)
+        ids, logprobs = unpack_top(found["00000000-00"][TEACHER_TOP], 2)
         # At the tokens 5 and 6: none at the prompt and none at the observed token 30 between them.
         assert ids.tolist() == [[5, 6, 7], [6, 7, 8]]
         assert logprobs[0].tolist() == pytest.approx([-1.0, -2.0, -math.inf])
@@ -109,7 +114,7 @@ def test_a_server_that_fails_once_is_asked_again() -> None:
     server.failures = 1
 
     async def use(teacher: Teacher) -> None:
-        assert await teacher.scores(trajectory()) == {"00000000-00": TeacherScores([-0.05, -0.06])}
+        assert await teacher.scores(trajectory()) == {"00000000-00": scored([-0.05, -0.06])}
         assert teacher.metrics()["teacher_scored_total"] == 1
 
     asyncio.run(asked(server, use, FakeProcesses()))
@@ -129,7 +134,7 @@ def test_a_server_that_died_is_restarted_once_for_all_responses_that_wait() -> N
     async def use(teacher: Teacher) -> None:
         names = ["00000000-00", "00000000-01"]
         found = await asyncio.gather(*(teacher.scores(trajectory(name)) for name in names))
-        assert found == [{name: TeacherScores([-0.05, -0.06])} for name in names]
+        assert found == [{name: scored([-0.05, -0.06])} for name in names]
 
     asyncio.run(asked(server, use, processes))
     assert processes.done == [("restart", server.url)]

@@ -5,8 +5,11 @@ import random
 import pytest
 
 from asyncrl.errors import ServerError
+from asyncrl.model.kept_sets import KEPT_SETS, pack_kept_set
+from asyncrl.model.routes import ROUTES
 from asyncrl.records import Segment
 from asyncrl.serving.confirmation import Confirmation
+from asyncrl.serving.sglang.columns import KeptSets, Routes
 from asyncrl.serving.sglang.messages import Chunk, Span, StreamEnd
 
 
@@ -117,3 +120,26 @@ def test_the_short_way_of_plain_chunks_confirms_the_same_segments(
     monkeypatch.setattr(Confirmation, "_is_one_segment", lambda *_: False)
     assert quick == confirmed()
     assert [token for segments in quick for segment in segments for token in segment.tokens] == tokens
+
+
+def test_segments_are_cut_within_the_version_that_sampled_the_last_token() -> None:
+    segments = [Segment(0, [5, 6], [-0.5, -0.6]), Segment(1, [7, 8], [-0.7, -0.8], True)]
+    plain = Confirmation(0)
+    assert plain.cut(segments, 3) == [segments[0], Segment(1, [7], [-0.7], True)]
+    assert plain.cut(segments, 2) == segments[:1]
+    assert plain.cut(segments, 4) == segments
+    assert plain.cut(segments, 0) == []
+
+
+def test_columns_are_cut_with_their_tokens() -> None:
+    packed = [bytearray(pack_kept_set(token, [token, 300])) for token in (5, 6, 7)]
+    told = {KEPT_SETS: packed[0] + packed[1], ROUTES: bytearray(b"abcd")}
+    later = {KEPT_SETS: packed[2], ROUTES: bytearray(b"ef")}
+    segments = [
+        Segment(0, [5, 6], [-0.1, -0.2], columns=told, context={ROUTES: b"xy"}),
+        Segment(1, [7], [-0.3], columns=later),
+    ]
+    confirmation = Confirmation(0, columns=(KeptSets(), Routes(2)))
+    first = {KEPT_SETS: packed[0], ROUTES: bytearray(b"ab")}
+    assert confirmation.cut(segments, 1) == [Segment(0, [5], [-0.1], columns=first, context={ROUTES: b"xy"})]
+    assert confirmation.cut(segments, 3) == segments

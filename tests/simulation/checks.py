@@ -4,6 +4,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Mapping
 
+from fakes.sequences import sampled_positions
 from simulation.trajectories import check_journaled, check_sequence_is_journaled
 from simulation.verifying import Codec, truth
 from simulation.world import World, chain
@@ -32,7 +33,7 @@ def check_batch(world: World, batch: Batch, version: int) -> None:
 
 
 def _check_sequence(world: World, sequence: ScoredSequence, step: int) -> None:
-    name, tokens, places = sequence.sequence_id, sequence.response_tokens, sequence.sampled_positions()
+    name, tokens, places = sequence.sequence_id, sequence.response_tokens, sampled_positions(sequence)
     lengths = {
         len(column)
         for column in (

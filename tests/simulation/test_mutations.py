@@ -25,7 +25,6 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.filter import Oversampling
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.generate import cut as original_cut
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.request_rules import RequestRules
@@ -365,11 +364,11 @@ def ends_of_turns_that_are_lost() -> Any:
 def late_tokens_that_open_the_next_turn() -> Iterator[None]:
     """Those after a stop string, which their server sampled before it heard of it."""
     late: dict[str, list[Segment]] = {}
-    receive, observe = Generator._receive, ReplayQueue.observe
+    receive, observe, original = Generator._receive, ReplayQueue.observe, Confirmation.cut
 
     def keeping(generator: Generator, group: Group, request: Any, chunk: Any) -> Any:
-        def cut(segments: list[Segment], num_tokens: int) -> list[Segment]:
-            kept = original_cut(segments, num_tokens)
+        def cut(self: Confirmation, segments: list[Segment], num_tokens: int) -> list[Segment]:
+            kept = original(self, segments, num_tokens)
             num_kept = sum(len(segment.tokens) for segment in kept)
             late[request.trajectory.trajectory_id] = [
                 dataclasses.replace(
@@ -382,7 +381,7 @@ def late_tokens_that_open_the_next_turn() -> Iterator[None]:
             ]
             return kept
 
-        with mock.patch("asyncrl.rollout.generate.cut", cut):
+        with mock.patch.object(Confirmation, "cut", cut):
             return receive(generator, group, request, chunk)
 
     def observing(queue: ReplayQueue, group: Group, trajectory: Trajectory, observation: Observed) -> None:

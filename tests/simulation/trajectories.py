@@ -3,6 +3,7 @@
 import sqlite3
 from dataclasses import dataclass, field
 
+from fakes.sequences import sampled_positions
 from simulation.environments import expect
 from simulation.plan import TurnPlan
 from simulation.world import STOP_TOKENS, World, chain
@@ -65,7 +66,7 @@ def check_sequence_is_journaled(world: World, sequence: ScoredSequence) -> None:
         world.violate(f"{name} is trained as {sequence.response_tokens}, journaled as {one.tokens}")
     if [span for span in one.observed if span[1] <= num_kept] != sequence.observed:
         world.violate(f"{name}: {one.observed} was observed, the trainer is told {sequence.observed}")
-    if sequence.sampled_positions() != [place for place, _, _ in one.sampled]:
+    if sampled_positions(sequence) != [place for place, _, _ in one.sampled]:
         world.violate(f"{name}: other tokens are called sampled than were journaled as sampled")
     if world.plan.turns is not None:
         world.reached.add("several turns trained" if sequence.observed else "one turn trained")

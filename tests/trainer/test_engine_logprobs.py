@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from fakes.columns import COLUMNS
 from fakes.learners import make_learner
 from fakes.models import write_model
 from fakes.recipes import make_recipe
 from serving.engine.servers import NEVER, STOP, VOCABULARY, new_session, post, running_server
 
-from asyncrl.model.kept_sets import num_kept_sets
+from asyncrl.model.kept_sets import KEPT_SETS, num_kept_sets
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, SamplingParams, ScoredSequence, Segment
 from asyncrl.serving.confirmation import Confirmation
+from asyncrl.serving.sglang.columns import KeptSets
 from asyncrl.serving.sglang.messages import Prefix, generate_body
 from asyncrl.serving.sglang.stream import stream
 from asyncrl.trainer.packing.batch import rank_micro_batches
@@ -127,14 +129,14 @@ def stream_truncated(
     sampling = SamplingParams(temperature, 24, (10 * VOCABULARY,), **cut)
     prompts = [source.choices(range(2, vocabulary), k=length) for length in (3, 9, 17, 30)]
     prefixes = [Prefix(f"cut-{source.random()}-{i}", prompt, 40) for i, prompt in enumerate(prompts)]
-    body = generate_body(prefixes, sampling, salt="cut", has_kept_sets=True)
+    body = generate_body(prefixes, sampling, salt="cut", columns=(KeptSets(),))
     found: dict[str, list[Segment]] = {}
 
     async def receive() -> None:
-        confirmations = {prefix.request_id: Confirmation(0, is_truncated=True) for prefix in prefixes}
+        confirmations = {prefix.request_id: Confirmation(0, columns=(KeptSets(),)) for prefix in prefixes}
         found.update({prefix.request_id: [] for prefix in prefixes})
         async with new_session() as session:
-            async for chunk in stream(session, url, body):
+            async for chunk in stream(session, url, body, (KeptSets(),)):
                 found[chunk.request_id] += confirmations[chunk.request_id].feed(chunk)
 
     # A server joins the chunks that a busy client has not read yet, and responses of one chunk show no
@@ -145,11 +147,12 @@ def stream_truncated(
     for i, (prefix, segments) in enumerate(zip(prefixes, found.values(), strict=True)):
         tokens = [token for segment in segments for token in segment.tokens]
         logprobs = [logprob for segment in segments for logprob in segment.behavior_logprobs]
-        kept, size = b"".join(segment.kept for segment in segments), len(tokens)
+        kept, size = b"".join(segment.columns[KEPT_SETS] for segment in segments), len(tokens)
         assert num_kept_sets(kept) == size
         sequences.append(
             ScoredSequence(
-                *(str(i), prefix.tokens, tokens, logprobs, [0] * size, [False] * size, 1.0, 1.0), kept=kept
+                *(str(i), prefix.tokens, tokens, logprobs, [0] * size, [False] * size, 1.0, 1.0),
+                columns={KEPT_SETS: kept},
             )
         )
     return sequences
@@ -163,7 +166,7 @@ def test_the_trainer_finds_the_log_probs_over_the_tokens_that_the_server_kept(
     url, (model, _) = shared_engine
     batch = Batch(0, 0.9, stream_truncated(url, 0.9, CUTS[cut], VOCABULARY))
     learner = make_learner(model)
-    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1, columns=COLUMNS)
     (found,) = learner.passes.logprobs(learner.parallel_chunks, [micro], 0.9)
     assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)
     (whole,) = learner.passes.whole_logprobs(learner.parallel_chunks, [micro], 0.9)
@@ -177,8 +180,8 @@ def test_kept_sets_have_none_of_the_tokens_that_are_never_sampled(masked_engine:
     url, model = masked_engine
     batch = Batch(0, 0.8, stream_truncated(url, 0.8, CUTS["all"], NEVER[0]))
     learner = make_learner(model, algorithm={"kl": {"coefficient": 0.1}}, rollout={"top_p": 0.9, "top_k": 20})
-    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
-    assert micro.kept is not None and not set(micro.kept.tokens.tolist()) & set(NEVER)
+    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1, columns=COLUMNS)
+    assert not set(micro.terms[KEPT_SETS].tokens.tolist()) & set(NEVER)
     assert learner.part(Reference) is not None
     (found,) = learner.passes.logprobs(learner.parallel_chunks, [micro], 0.8)
     assert found.tolist() == pytest.approx(micro.behavior.tolist(), abs=1e-5)

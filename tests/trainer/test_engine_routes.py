@@ -2,15 +2,16 @@
 
 import asyncio
 import base64
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fakes.learners import make_learner
 from fakes.routed import VOCABULARY, continue_routed, make_prompts, sample_routed, write_experts
+from fakes.sequences import without_column
 from serving.engine.servers import new_session, post, running_server
 
+from asyncrl.model.routes import ROUTES
 from asyncrl.recipe.server_options import ROUTED_EXPERTS
 from asyncrl.records import Batch, Observed, SamplingParams, ScoredSequence, Trajectory
 from asyncrl.trainer.parts.routing_replay import RoutingReplay
@@ -54,7 +55,7 @@ def test_replay_takes_the_experts_of_the_server_and_with_them_most_of_the_mismat
     # Rows that were out of place by one token or layer would differ in nine of ten choices.
     assert found["routing_mismatch"] < 0.1
     free = make_learner(model, **BFLOAT16)
-    plain = free.measure(Batch(0, 1.0, [dataclasses.replace(one, routes=b"") for one in sequences]))
+    plain = free.measure(Batch(0, 1.0, [without_column(one, ROUTES) for one in sequences]))
     # 1/12 to 1/30 over eight batches of Qwen3-MoE (tests/benchmarks/routing_bench.py).
     assert found["mismatch_kl"] < 0.3 * plain["mismatch_kl"]
     metrics = replaying.step(Batch(0, 1.0, sequences))
@@ -71,7 +72,7 @@ def test_groups_of_experts_are_replayed_and_layers_without_experts_change_nothin
     found = measure(learner, sequences)
     assert found["routing_mismatch"] < 0.1
     free = make_learner(model, **BFLOAT16)
-    plain = free.measure(Batch(0, 1.0, [dataclasses.replace(one, routes=b"") for one in sequences]))
+    plain = free.measure(Batch(0, 1.0, [without_column(one, ROUTES) for one in sequences]))
     assert found["mismatch_kl"] < 0.5 * plain["mismatch_kl"]
 
 
@@ -83,7 +84,7 @@ def test_a_response_that_goes_on_from_its_prefix_has_the_experts_of_each_token_o
     asyncio.run(
         continue_routed(url, model, trajectories, SamplingParams(1.0, 20, (10 * VOCABULARY,)), salt="a")
     )
-    first = [bytes(one.segments[0].routes) for one in trajectories]
+    first = [bytes(one.segments[0].columns[ROUTES]) for one in trajectories]
     # As after a crash, with an empty cache; half of them with an observation in between.
     for one in trajectories[2:]:
         one.turn_finish = None
@@ -92,7 +93,8 @@ def test_a_response_that_goes_on_from_its_prefix_has_the_experts_of_each_token_o
         continue_routed(url, model, trajectories, SamplingParams(1.0, 20, (10 * VOCABULARY,)), salt="b")
     )
     assert [
-        bytes(one.segments[0].routes[: len(rows)]) for one, rows in zip(trajectories, first, strict=True)
+        bytes(one.segments[0].columns[ROUTES][: len(rows)])
+        for one, rows in zip(trajectories, first, strict=True)
     ] == first
     sequences = [ScoredSequence.of(one, reward=1.0, advantage=1.0) for one in trajectories]
     assert [len(one.response_tokens) for one in sequences] == [40, 40, 43, 43]

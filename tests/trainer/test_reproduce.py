@@ -69,7 +69,8 @@ def record_batches(path: Path, recipe: str, *, has_kept_sets: bool) -> None:
             group = queue.admit(Task(f"train:{first}", "?", prompt, "1", VerifierSpec("math")))
             for trajectory, member in zip(group.trajectories, members, strict=True):
                 tokens, logprobs = member.response_tokens, member.behavior_logprobs
-                segment = Segment(version, tokens, logprobs, kept=member.kept)
+                told = {name: bytearray(own) for name, own in member.columns.items()}
+                segment = Segment(version, tokens, logprobs, columns=told)
                 queue.append(group, trajectory, [segment], Finish.STOP)
                 queue.score(
                     group, trajectory, Score("correct", 1.0, 1.0, "1", "", 0.0), words_of(version + 1)

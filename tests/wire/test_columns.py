@@ -10,7 +10,6 @@ import msgspec
 import pytest
 from fakes.sequences import sequence, with_observed
 
-from asyncrl.model.kept_sets import pack_kept_set
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.wire.messages import TakeReply, decode_take, encode_take, pack_sequences, unpack_sequences
 
@@ -52,15 +51,12 @@ def test_a_reply_says_the_same_in_columns():
         behavior_logprobs=[-0.5, -math.inf, 0.1],
         token_versions=[3, 3, 5],
         are_continued=[False, True, True],
-        credits=[(0, 0.25)],
         turn_advantages=[(1, 0.5), (2, -1.0)],
-        kept=b"".join(pack_kept_set(token, [token, 9]) for token in (3, 5, 6)),
-        teacher_logprobs=[-1.0, -2.0, -3.0],
-        teacher_top=bytes(range(24)),
-        routes=bytes(range(5)),
+        columns={"kept_sets": bytes(range(7)), "routes": bytes(range(5))},
         is_masked=True,
     )
-    rows = [rich, sequence([7], []), sequence([1] * 300, [2]), rich]
+    other = sequence([1] * 300, [2], columns={"routes": b"abc"})
+    rows = [rich, sequence([7], []), other, rich]
     reply = TakeReply(
         Batch(5, 0.7, rows),
         ["http://a"],

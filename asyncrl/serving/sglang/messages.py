@@ -4,19 +4,16 @@ Replies are decoded into typed records; what does not fit is a ServerError that 
 in stream.py.
 """
 
-import base64
-import binascii
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 
 from asyncrl.errors import ServerError
-from asyncrl.model.kept_sets import pack_kept_set
-from asyncrl.model.routes import FIRST_ROW
 from asyncrl.records import Finish, PolicyVersion, SamplingParams
 
 
@@ -29,8 +26,8 @@ class Prefix:
     tokens: list[int]
     max_new_tokens: int
     is_greedy: bool = False
-    first_row: int = 0
-    """The first position whose routes are asked for, where routes are."""
+    num_computed: int = 0
+    """Positions of which earlier requests of the trajectory have said all (`ServedColumn.is_of_context`)."""
 
 
 class StreamEnd(StrEnum):
@@ -65,12 +62,40 @@ class Chunk(msgspec.Struct, frozen=True):
     """Tokens of this request up to this chunk, as the server counts; None when it does not say."""
     num_retractions: int = 0
     """How often the server took this request's cache back so far."""
-    kept: list[bytes] = []
-    """The kept set of each token (asyncrl/model/kept_sets.py), whose distribution the log-probs are of;
-    empty where they were not asked for."""
-    routes: bytes = b""
-    """Rows of the positions from the last chunk's on (asyncrl/model/routes.py); empty where they were not
-    asked for."""
+    columns: dict[str, list[bytes]] = {}
+    """Column that was asked for -> the value of each token, behind those of the context."""
+
+
+Values = tuple[list[bytes], list[float | None] | None]
+"""Values of a column in a chunk, and the log-probs that take the place of its own, if any."""
+
+
+class ServedColumn(Protocol):
+    """Seam: values that servers send with tokens, for one feature (`Segment.columns`). Hashable: the columns
+    of a run have one decoder."""
+
+    name: ClassVar[str]
+    fields: ClassVar[tuple[tuple[str, Any, Any], ...]]
+    """Fields of meta_info that it reads: (name, type, default)."""
+    title: ClassVar[str]
+    """Its values, in errors."""
+    reason: ClassVar[str]
+    """The keys that ask for it, and what is wrong without it."""
+    is_of_context: ClassVar[bool] = False
+    """Whether servers say it of positions in front of the first token too, but not of the one that samples
+    it."""
+    is_of_greedy: ClassVar[bool] = True
+    """Whether greedy tokens have it."""
+
+    def ask(self, body: dict[str, Any], prefixes: Sequence[Prefix]) -> None:
+        """Adds to the body of a request what asks for it."""
+
+    def read(self, meta: Any, tokens: list[int], surplus: int) -> Values:
+        """Its values in a chunk of `tokens`, of which the server says `surplus` more than it sends. Raises
+        ServerError."""
+
+    def first(self, values: bytes, count: int) -> bytes:
+        """Those of the first `count` tokens, of joined `values`."""
 
 
 def generate_body(
@@ -78,27 +103,21 @@ def generate_body(
     sampling: SamplingParams,
     *,
     salt: str,
-    has_kept_sets: bool = False,
-    has_routes: bool = False,
+    columns: Sequence[ServedColumn] = (),
 ) -> dict[str, Any]:
-    """One streamed /generate for several trajectories. `salt` keeps prefix caches of versions apart.
-    `has_kept_sets` asks for the kept set of each sampled token, and for log-probs over it, `has_routes` for
-    the routes of all positions from each prefix's first row on."""
-    asked = [not prefix.is_greedy for prefix in prefixes]
-    return {
-        **({"return_sampling_mask": asked} if has_kept_sets else {}),
-        **({"return_routed_experts": True} if has_routes else {}),
+    """One streamed /generate for several trajectories, which asks for `columns`. `salt` keeps prefix caches
+    of versions apart."""
+    body = {
         "rid": [prefix.request_id for prefix in prefixes],
         "input_ids": [prefix.tokens for prefix in prefixes],
-        "sampling_params": [
-            _sampling_params(prefix, sampling)
-            | ({"custom_params": {FIRST_ROW: prefix.first_row}} if has_routes else {})
-            for prefix in prefixes
-        ],
+        "sampling_params": [_sampling_params(prefix, sampling) for prefix in prefixes],
         "return_logprob": True,
         "stream": True,
         "cache_salt": [salt] * len(prefixes),
     }
+    for column in columns:
+        column.ask(body, prefixes)
+    return body
 
 
 def _sampling_params(prefix: Prefix, sampling: SamplingParams) -> dict[str, Any]:
@@ -134,9 +153,6 @@ class _Meta(msgspec.Struct):
     id: str
     finish_reason: _FinishReason | None
     output_token_logprobs: list[tuple[float | None, int, Any]] = []
-    output_token_sampling_mask: list[list[int]] | None = None
-    output_token_sampling_logprobs: list[float | None] | None = None
-    routed_experts: str | None = None
     weight_versions: list[_Span] | None = None
     completion_tokens: int | None = None
     num_retractions: int = 0
@@ -147,13 +163,19 @@ class _Event(msgspec.Struct):
     meta_info: _Meta
 
 
-_EVENT = msgspec.json.Decoder(_Event)
+@functools.cache
+def _decoder(columns: tuple[ServedColumn, ...]) -> "msgspec.json.Decoder[_Event]":
+    """Decodes events with the fields that `columns` read."""
+    fields = [each for column in columns for each in column.fields]
+    meta = msgspec.defstruct("Meta", fields, bases=(_Meta,)) if fields else _Meta
+    event: Any = msgspec.defstruct("Event", [("meta_info", meta)], bases=(_Event,)) if fields else _Event
+    return msgspec.json.Decoder(event)
 
 
-def parse_event(data: bytes) -> Chunk:
+def parse_event(data: bytes, columns: tuple[ServedColumn, ...] = ()) -> Chunk:
     """The chunk in the data of one server-sent event. Raises ServerError."""
     try:
-        event = _EVENT.decode(data)
+        event = _decoder(columns).decode(data)
     except msgspec.ValidationError as error:
         raise ServerError(
             f"a server streamed {data[:300]!r}, expected tokens and meta_info: {error}"
@@ -164,25 +186,22 @@ def parse_event(data: bytes) -> Chunk:
     if meta.finish_reason is not None and meta.finish_reason.status_code is not None:
         # Before its tokens: SGLang may have sampled one that it gives no log-prob.
         raise ServerError(f"request {meta.id} was refused: {meta.finish_reason.message}")
+    surplus = 0
     if _is_cut(event):
         # An abort can come between a token's log-prob and the token: it was never sent, so it never was.
         surplus = len(meta.output_token_logprobs) - len(event.output_ids)
         meta.output_token_logprobs = meta.output_token_logprobs[: len(event.output_ids)]
         if meta.completion_tokens is not None:
             meta.completion_tokens -= surplus
-        if meta.output_token_sampling_mask is not None:
-            meta.output_token_sampling_mask = meta.output_token_sampling_mask[: len(event.output_ids)]
-        if meta.output_token_sampling_logprobs is not None:
-            meta.output_token_sampling_logprobs = meta.output_token_sampling_logprobs[: len(event.output_ids)]
     if len(meta.output_token_logprobs) != len(event.output_ids):
         raise ServerError(
             f"request {meta.id}: {len(event.output_ids)} tokens but {len(meta.output_token_logprobs)} "
             f"log-probs; the server must run with --incremental-streaming-output"
         )
-    logprobs, kept = [entry[0] for entry in meta.output_token_logprobs], list[bytes]()
-    if meta.output_token_sampling_mask is not None:
-        # The plain log-probs are those of the whole distribution.
-        logprobs, kept = _kept_sets(event)
+    logprobs, told = [entry[0] for entry in meta.output_token_logprobs], {}
+    for column in columns:
+        told[column.name], own = column.read(meta, event.output_ids, surplus)
+        logprobs = logprobs if own is None else own
     if None in logprobs:
         logprobs = [math.nan if logprob is None else logprob for logprob in logprobs]
     return Chunk(
@@ -193,33 +212,8 @@ def parse_event(data: bytes) -> Chunk:
         None if meta.finish_reason is None else _end(meta),
         meta.completion_tokens,
         meta.num_retractions,
-        kept,
-        _routes(meta),
+        told,
     )
-
-
-def _routes(meta: _Meta) -> bytes:
-    if not meta.routed_experts:
-        return b""
-    try:
-        return base64.b64decode(meta.routed_experts, validate=True)
-    except binascii.Error as error:
-        raise ServerError(f"request {meta.id}: its routed_experts are not base64: {error}") from None
-
-
-def _kept_sets(event: _Event) -> tuple[list[float | None], list[bytes]]:
-    """Log-probs over the kept sets, and these. Raises ServerError where they do not fit the tokens."""
-    meta, tokens = event.meta_info, event.output_ids
-    masks, logprobs = meta.output_token_sampling_mask or [], meta.output_token_sampling_logprobs or []
-    if not len(masks) == len(logprobs) == len(tokens):
-        raise ServerError(
-            f"request {meta.id}: {len(tokens)} tokens but {len(masks)} kept sets and {len(logprobs)} "
-            f"log-probs over them"
-        )
-    try:
-        return logprobs, [pack_kept_set(token, mask) for token, mask in zip(tokens, masks, strict=True)]
-    except ValueError as error:
-        raise ServerError(f"request {meta.id}: {error}") from None
 
 
 def _is_cut(event: _Event) -> bool:

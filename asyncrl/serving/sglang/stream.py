@@ -6,11 +6,16 @@ import aiohttp
 
 from asyncrl.errors import ServerError
 from asyncrl.serving.sglang import http
-from asyncrl.serving.sglang.messages import Chunk, parse_event
+from asyncrl.serving.sglang.messages import Chunk, ServedColumn, parse_event
 
 
-async def stream(session: aiohttp.ClientSession, url: str, body: dict[str, object]) -> AsyncIterator[Chunk]:
-    """Chunks of a streamed /generate, until every request in it has ended.
+async def stream(
+    session: aiohttp.ClientSession,
+    url: str,
+    body: dict[str, object],
+    columns: tuple[ServedColumn, ...] = (),
+) -> AsyncIterator[Chunk]:
+    """Chunks of a streamed /generate that asks for `columns`, until every request in it has ended.
 
     Raises ServerError on a refusal and on a broken connection. It waits as long as the connection stands: a
     request may wait for others on its server.
@@ -31,7 +36,7 @@ async def stream(session: aiohttp.ClientSession, url: str, body: dict[str, objec
                     event = line[5:].strip()
                     if event == b"[DONE]":
                         return
-                    yield parse_event(event)
+                    yield parse_event(event, columns)
     except http.FAILURES as error:
         raise ServerError(f"{url} broke off: {type(error).__name__}: {error}") from error
     raise ServerError(f"{url} closed a stream before its end")

@@ -2,13 +2,8 @@
 over all tokens but those that servers never sample (asyncrl/model/unsampled.py). These have no probability
 and their logits no gradient.
 
-Where servers sampled from some tokens only (top-p, top-k, min-p), the log of what these have of the
-probability comes beside: less it, a log-prob is that of the distribution over the kept tokens. Entropies are
-over all tokens.
-
-Where a teacher told its likeliest tokens, the mean of their log-probs by its probabilities comes beside, too:
-sum_v p_T(v) ln p(v), with the gradient p_T(v) [v is one of them] - M p(v) in the tempered logits, M the sum
-of these p_T. Only k logits of a row are looked at, whatever rank holds them.
+Terms (`columns.PredictionTerm`) add an output each, of the log-probs at their places alone, whatever rank
+holds them.
 
 A small float32 product of tokens and vocabulary is computed at once. Any other, and any vocabulary that
 tensor-parallel ranks share, is computed in chunks of tokens from the last hidden states, LOGITS_AT_ONCE
@@ -24,13 +19,12 @@ With model.float32_logits the logits of a bfloat16 model are not rounded: produc
 up in float32, as SGLang's --enable-fp32-lm-head computes them. Their gradient is rounded as before, where it
 meets the weights.
 
-Shapes: T response tokens, V vocabulary, W rows of the output layer on this rank, H hidden size, E kept ids of
-all tokens.
+Shapes: T response tokens, V vocabulary, W rows of the output layer on this rank, H hidden size, E places of
+terms.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -41,8 +35,8 @@ from asyncrl.model.memory import GPU_LOGITS_AT_ONCE, LOGITS_AT_ONCE
 from asyncrl.serving.kernels import rows as kernels
 from asyncrl.trainer.network.output_kernels import KERNELS, Kernel, Slopes, Tempering
 from asyncrl.trainer.network.weight_gradient import WeightGradient
-from asyncrl.trainer.network.whole_logprobs import row_maxima, token_logprobs
-from asyncrl.trainer.packing.kept_sets import KeptSets, TopTokens
+from asyncrl.trainer.network.whole_logprobs import token_logprobs
+from asyncrl.trainer.packing.columns import PredictionTerm
 
 KEPT_BYTES = 2**29
 """Limit on logits that wait for the backward pass; bfloat16 ones lose nothing by it."""
@@ -61,8 +55,7 @@ def output_logprobs(
     group: dist.ProcessGroup | None = None,
     float32_logits: bool = False,
     is_bitwise: bool = False,
-    kept: KeptSets | None = None,
-    top: TopTokens | None = None,
+    terms: Sequence[PredictionTerm] = (),
     cap: float | None = None,
     kernel: str = "torch",
 ) -> tuple[Tensor, ...]:
@@ -79,11 +72,9 @@ def output_logprobs(
     is_whole = num_ranks == 1 and num_rows == len(weight) and hidden.dtype is torch.float32
     if is_whole and not is_bitwise and len(hidden) * num_rows <= LOGITS_AT_ONCE:
         logits = torch.nn.functional.linear(hidden, weight)
-        return token_logprobs(logits, targets, temperature, unsampled, kept, top, cap)
-    if num_ranks > 1 and kept is not None:
-        kept = kept.of_columns(first, num_rows)
-    # Likeliest tokens of other ranks share places, which one kernel alone adds up.
-    name = kernel if top is None else "torch"
+        return token_logprobs(logits, targets, temperature, unsampled, terms, cap)
+    # Of places that repeat, one kernel alone adds up the gradients.
+    name = "torch" if any(term.repeats for term in terms) else kernel
     vocabulary = _Vocabulary(
         first,
         num_rows,
@@ -91,8 +82,7 @@ def output_logprobs(
         group if num_ranks > 1 else None,
         torch.float32 if float32_logits else hidden.dtype,
         KERNELS[name],
-        kept,
-        None if top is None else (*top.of_columns(first, num_rows), top.masses()),
+        tuple(term if num_ranks == 1 else term.of_columns(first, num_rows) for term in terms),
         is_bitwise,
     )
     values: tuple[Tensor, ...] = _ChunkedLogprobs.apply(hidden, weight, targets, vocabulary)
@@ -106,14 +96,12 @@ class _Vocabulary:
     first: int
     num_rows: int
     tempering: Tempering
-    """Its columns are this rank's, as those of `kept` are."""
+    """Its columns are this rank's, as those of `terms` are."""
     group: dist.ProcessGroup | None
     dtype: torch.dtype
     """The logits'."""
     kernel: Kernel
-    kept: KeptSets | None = None
-    top: tuple[Tensor, Tensor, Tensor] | None = None
-    """Columns and shares by `TopTokens.of_columns`, and the whole `masses`."""
+    terms: tuple[PredictionTerm, ...] = ()
     is_bitwise: bool = False
 
     def chunks(self, hidden: Tensor) -> list[slice]:
@@ -149,11 +137,13 @@ class _Vocabulary:
         columns = targets - self.first
         return columns.clamp(0, self.num_rows - 1), (columns >= 0) & (columns < self.num_rows)
 
-    def top_of(self, part: slice) -> tuple[Tensor, Tensor]:
-        """(columns, probabilities) [t, k] of the teacher's likeliest tokens at the rows `part`."""
-        assert self.top is not None
-        columns, shares, _ = self.top
-        return columns[part], shares[part]
+    def logs_of(
+        self, term: PredictionTerm, logits: Tensor, part: slice, normalisers: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """([E] rows, [E] columns, [E] log-probs there) of the predictions `part`, whose logits [t, num_rows]
+        and logarithms of the softmax's denominator [t] are known."""
+        rows, columns = term.places(part)
+        return rows, columns, self.tempering.of(logits[rows, columns]) - normalisers[rows]
 
     def reduce(self, tensor: Tensor, operation: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Tensor:
         if self.group is not None:
@@ -172,8 +162,7 @@ class _ChunkedLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         normalisers = torch.empty(len(hidden), dtype=torch.float32, device=hidden.device)
         logprobs, entropies = torch.empty_like(normalisers), torch.empty_like(normalisers)
-        masses = [] if vocabulary.kept is None else [torch.empty_like(normalisers)]
-        means = [] if vocabulary.top is None else [torch.empty_like(normalisers)]
+        of_terms = [torch.empty_like(normalisers) for _ in vocabulary.terms]
         num_bytes = len(hidden) * vocabulary.num_rows * vocabulary.dtype.itemsize
         is_kept = any(context.needs_input_grad) and num_bytes <= KEPT_BYTES
         kept = []
@@ -185,33 +174,29 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 for place, value in zip(found, _values(logits[rows], own, vocabulary), strict=True):
                     place.copy_(value)
                 part = slice(chunk.start + rows.start, chunk.start + rows.stop)
-                for mass in masses:
-                    mass[part] = _log_masses(logits[rows], part, normalisers[part], vocabulary)
-                for mean in means:
-                    mean[part] = _means(logits[rows], part, normalisers[part], vocabulary)
+                for term, output in zip(vocabulary.terms, of_terms, strict=True):
+                    *_, logs = vocabulary.logs_of(term, logits[rows], part, normalisers[part])
+                    output[part] = term.value(logs, part, vocabulary.reduce)
             if is_kept:
                 kept.append(logits)
-        context.save_for_backward(hidden, weight, targets, normalisers, entropies, *masses, *kept)
+        context.save_for_backward(hidden, weight, targets, normalisers, entropies, *of_terms, *kept)
         context.vocabulary = vocabulary
         context.set_materialize_grads(False)
-        return logprobs, entropies, *masses, *means
+        return logprobs, entropies, *of_terms
 
     @staticmethod
     def backward(
-        context: Any, of_logprobs: Tensor | None, of_entropies: Tensor | None, *others: Tensor | None
+        context: Any, of_logprobs: Tensor | None, of_entropies: Tensor | None, *of_terms: Tensor | None
     ) -> tuple[Tensor, Tensor | None, None, None]:
         hidden, weight, targets, normalisers, entropies, *kept = context.saved_tensors
         vocabulary = context.vocabulary
-        masses = None if vocabulary.kept is None else kept.pop(0)
+        known = [(term, kept.pop(0)) for term in vocabulary.terms]
         zeros = torch.zeros_like(normalisers)
         of_logprobs = zeros if of_logprobs is None else of_logprobs
-        of_all, places = of_logprobs, list[Callable[[slice, Tensor], tuple[Tensor, Tensor, Tensor]]]()
-        if masses is not None and others[0] is not None:
-            of_all = of_all + others[0]
-            places.append(partial(_of_masses, vocabulary, normalisers, masses, others[0]))
-        if vocabulary.top is not None and others[-1] is not None:
-            of_all = of_all + others[-1] * vocabulary.top[2]
-            places.append(partial(_of_means, vocabulary, others[-1]))
+        of_all = of_logprobs
+        terms = [(*own, each) for own, each in zip(known, of_terms, strict=True) if each is not None]
+        for term, _, gradients in terms:
+            of_all = of_all + term.over_all(gradients)
         to_hidden = torch.empty_like(hidden)
         chunks = vocabulary.chunks(hidden)
         of_weight = None
@@ -226,9 +211,9 @@ class _ChunkedLogprobs(torch.autograd.Function):
                 own = slice(chunk.start + rows.start, chunk.start + rows.stop)
                 columns, is_own = vocabulary.own(targets[own])
                 sparse = None
-                if places:
-                    found = zip(*(place(own, logits[rows]) for place in places), strict=True)
-                    at, into, added = map(torch.cat, found)
+                if terms:
+                    found = [_slopes(*each, own, logits[rows], normalisers, vocabulary) for each in terms]
+                    at, into, added = map(torch.cat, zip(*found, strict=True))
                     sparse = at, into, added
                 of_rows = Slopes(
                     *(normalisers[own], entropies[own], columns, of_logprobs[own] * is_own, of_all[own]),
@@ -259,45 +244,16 @@ def _values(logits: Tensor, targets: Tensor, vocabulary: _Vocabulary) -> tuple[T
     return logprobs, total.log() - weighted / total, largest + total.log()
 
 
-def _log_masses(logits: Tensor, part: slice, normalisers: Tensor, vocabulary: _Vocabulary) -> Tensor:
-    """[t] logarithms of the probability of the kept tokens of the rows `part`."""
-    assert vocabulary.kept is not None
-    kept = vocabulary.kept.of_slice(part)
-    logs = vocabulary.tempering.of(logits[kept.rows, kept.tokens]) - normalisers[kept.rows]
-    largest = vocabulary.reduce(row_maxima(logs, kept.rows, len(normalisers)), dist.ReduceOp.MAX)
-    sums = torch.zeros_like(normalisers).index_add_(0, kept.rows, (logs - largest[kept.rows]).exp())
-    return vocabulary.reduce(sums).log() + largest
-
-
-def _means(logits: Tensor, part: slice, normalisers: Tensor, vocabulary: _Vocabulary) -> Tensor:
-    """[t] means of the log-probs of the teacher's likeliest tokens of the rows `part`, by its
-    probabilities."""
-    columns, shares = vocabulary.top_of(part)
-    logs = vocabulary.tempering.of(logits.gather(1, columns)) - normalisers[:, None]
-    return vocabulary.reduce((shares * logs).sum(-1))
-
-
-def _of_masses(
-    vocabulary: _Vocabulary,
-    normalisers: Tensor,
-    masses: Tensor,
+def _slopes(
+    term: PredictionTerm,
+    values: Tensor,
     gradients: Tensor,
     part: slice,
     logits: Tensor,
+    normalisers: Tensor,
+    vocabulary: _Vocabulary,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(rows, columns, gradients) of the kept tokens from those of the log-masses: the distribution over them.
-    The one over all tokens, which is subtracted, is in `Slopes.of_all`."""
-    assert vocabulary.kept is not None
-    kept = vocabulary.kept.of_slice(part)
-    logs = vocabulary.tempering.of(logits[kept.rows, kept.tokens]) - normalisers[part][kept.rows]
-    shares = (logs - masses[part][kept.rows]).exp()
-    return kept.rows, kept.tokens, shares * gradients[part][kept.rows]
-
-
-def _of_means(
-    vocabulary: _Vocabulary, gradients: Tensor, part: slice, logits: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(rows, columns, gradients) of the teacher's likeliest tokens; those of other ranks add 0."""
-    columns, shares = vocabulary.top_of(part)
-    rows = torch.arange(len(columns), device=columns.device)[:, None].expand_as(columns)
-    return rows.flatten(), columns.flatten(), (shares * gradients[part, None]).flatten()
+    """(rows, columns, gradients) [E] of a term's places at the predictions `part`, but for what all tokens
+    share, which is in `Slopes.of_all`."""
+    rows, columns, logs = vocabulary.logs_of(term, logits, part, normalisers[part])
+    return rows, columns, term.slopes(logs, part, values, gradients)

@@ -45,9 +45,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class PolicyModel(GPTModel):
     """One chunk of the policy's layers; the first one embeds, the last one gives log-probs.
 
-    Of a micro-batch with kept sets it gives three [T]: log-probs over the kept tokens, entropies and
-    log-probs over all tokens. Where a teacher told its likeliest tokens, the last is the mean of the
-    log-probs of these by the teacher's probabilities.
+    After log-probs and entropies comes the output of each of the micro-batch's terms. Where a term restricts
+    the tokens that were sampled from, log-probs are over these, and its output is the log-prob over all.
     """
 
     shape: ModelShape
@@ -78,12 +77,10 @@ class PolicyModel(GPTModel):
 
     def _logprobs(self, hidden: Tensor, micro: MicroBatch, temperature: float) -> tuple[Tensor, ...]:
         weight = self._output_weight()
-        targets, kept, top = micro.targets[micro.distinct], micro.kept, micro.top
+        targets, terms = micro.targets[micro.distinct], list(micro.terms.values())
         own, predicting = own_predicting(micro.predicting[micro.distinct], len(hidden))
-        if own is not None and kept is not None:
-            kept = kept.of_rows(own, len(targets))
-        if own is not None and top is not None:
-            top = top.of_rows(own)
+        if own is not None:
+            terms = [term.of_rows(own, len(targets)) for term in terms]
         # Prompts are often the longer half: their logits would be computed, stored and thrown away.
         values = output_logprobs(
             pick_rows(hidden, predicting),
@@ -95,16 +92,16 @@ class PolicyModel(GPTModel):
             group=parallel_state.get_tensor_model_parallel_group(),
             float32_logits=self.float32_logits,
             is_bitwise=self.is_bitwise,
-            kept=kept,
-            top=top,
+            terms=terms,
             cap=self.shape.logits_cap,
             kernel=self.output_kernel,
         )
         if own is not None:
             values = tuple(fill_in(torch.stack(values), own, len(targets)))
-        if kept is not None:
-            whole, entropies, log_masses, *means = values
-            values = whole - log_masses, entropies, whole, *means
+        for i, term in enumerate(terms, start=2):
+            if term.restricts:
+                whole = values[0]
+                values = whole - values[i], *values[1:i], whole, *values[i + 1 :]
         return tuple(value.index_select(0, micro.copies) for value in values)
 
     def _output_weight(self) -> Tensor:

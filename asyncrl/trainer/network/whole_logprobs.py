@@ -1,14 +1,15 @@
 """Log-probs of logits that are all there at once, by autograd (logprobs.py beside it says of what).
 
-Shapes: T response tokens, V vocabulary, E kept ids of all tokens.
+Shapes: T response tokens, V vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from asyncrl.trainer.packing.kept_sets import KeptSets, TopTokens
+from asyncrl.trainer.packing.columns import PredictionTerm
 
 IMPOSSIBLE = -1e30
 """A logit of this size has a probability of exactly 0. Unlike -inf, 0 times it is no NaN."""
@@ -19,12 +20,11 @@ def token_logprobs(
     targets: Tensor,
     temperature: float,
     unsampled: Tensor | None = None,
-    kept: KeptSets | None = None,
-    top: TopTokens | None = None,
+    terms: Sequence[PredictionTerm] = (),
     cap: float | None = None,
 ) -> tuple[Tensor, ...]:
-    """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T], with `kept` the logs of the
-    kept tokens' probability [T], and with `top` the means of the teacher's likeliest [T]; all with gradient.
+    """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T], and the output of each term
+    [T]; all with gradient.
 
     `unsampled` [U] int64 are ids that are never sampled; no target is one of them. `cap` is the c of logits
     c tanh(logit / c).
@@ -35,24 +35,17 @@ def token_logprobs(
     if unsampled is not None:
         logits = logits.index_fill(-1, unsampled, IMPOSSIBLE)
     everything = torch.log_softmax(logits, dim=-1)
-    values: tuple[Tensor, ...] = (
+    all_of_them = slice(0, len(targets))
+    return (
         everything.gather(-1, targets[:, None]).squeeze(-1),
         _Entropy.apply(everything),
+        *(term.value(everything[term.places(all_of_them)], all_of_them, _alone) for term in terms),
     )
-    if top is not None:
-        columns, shares = top.of_columns(0, logits.shape[-1])
-        values = *values, (shares * everything.gather(-1, columns)).sum(-1)
-    if kept is None:
-        return values
-    logs = everything[kept.rows, kept.tokens]
-    largest = row_maxima(logs.detach(), kept.rows, len(targets))
-    masses = torch.zeros_like(largest).index_add(0, kept.rows, (logs - largest[kept.rows]).exp())
-    return *values[:2], masses.log() + largest, *values[2:]
 
 
-def row_maxima(values: Tensor, rows: Tensor, num_rows: int) -> Tensor:
-    """[E], [E] -> [num_rows], the largest value of each row; IMPOSSIBLE where it has none."""
-    return values.new_full((num_rows,), IMPOSSIBLE).scatter_reduce(0, rows, values, "amax")
+def _alone(values: Tensor, operation: object = None) -> Tensor:
+    """No other rank has a part of the vocabulary."""
+    return values
 
 
 class _Entropy(torch.autograd.Function):

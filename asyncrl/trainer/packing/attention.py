@@ -31,7 +31,6 @@ from asyncrl.trainer.packing.attention_kernels import KERNELS, Rows
 from asyncrl.trainer.packing.cpu_attention import LONGEST
 from asyncrl.trainer.packing.prefix_tree import num_common
 from asyncrl.trainer.packing.rotary import Turns, rotate, turns_of
-from asyncrl.trainer.packing.routes import GivenRoutes, RecordedRoutes
 
 CALL_COST = 4000.0
 """Cost of one more attention call, in scores of the padded B x L x L (about 0.3 ms against 70 ns each)."""
@@ -55,8 +54,8 @@ class PackedSequences(PackedSeqParams):
     """One of `attention_kernels.KERNELS`."""
     is_laid_out: bool
     """Whether each place is the packed token of its number: nothing is shared, padded or in another order."""
-    routes: GivenRoutes | RecordedRoutes | None = None
-    """The experts that a policy with `network/routing_replay.py` takes; None: those of its router."""
+    columns: dict[str, Any] = field(default_factory=dict)
+    """Name -> what features tell their layers of the tokens (`columns.InputColumn`)."""
     turns: tuple[Tensor, Tensor] | None = None
     """Cosines and sines [P, 1, D / 2], where `network/bitwise.py` rotates."""
     rotation: tuple[Tensor, Tensor] | None = None

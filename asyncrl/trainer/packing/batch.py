@@ -12,7 +12,7 @@ each a sequence of its own here, stay together: what is summed over a sequence i
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain, groupby, pairwise
 from typing import Any, TypeVar
 
@@ -22,24 +22,25 @@ from torch import Tensor
 
 from asyncrl.errors import InputError
 from asyncrl.model.flops import pass_flops
-from asyncrl.model.kept_sets import num_kept_sets, split_kept_sets
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.shape import ModelShape
-from asyncrl.model.top_tokens import split_top
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
 from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
 from asyncrl.trainer.packing.attention_kernels import Rows
-from asyncrl.trainer.packing.division import plan_micro_batches
-from asyncrl.trainer.packing.kept_sets import (
-    KeptSets,
-    TopTokens,
+from asyncrl.trainer.packing.columns import (
+    Column,
+    InputColumn,
+    PredictionColumn,
+    PredictionTerm,
+    ReadColumns,
+    TokenColumn,
+    input_symbols,
+    present,
     told_apart,
-    unpack_kept_sets,
-    unpack_top_tokens,
 )
-from asyncrl.trainer.packing.prefix_tree import pack_tree
-from asyncrl.trainer.packing.routes import give_routes
+from asyncrl.trainer.packing.division import plan_micro_batches
+from asyncrl.trainer.packing.prefix_tree import PackedTree, pack_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +80,14 @@ class MicroBatch:
     """[N] `ScoredSequence.source`."""
     lines: tuple[str, ...] = ()
     """`ScoredSequence.sequence_id` by line id."""
-    credits: Tensor | None = None
-    """[T] float32 rewards inside sequences; None where there are none."""
     teaches: bool = True
     """Whether its loss may have a gradient."""
-    prompt_lengths: Tensor | None = None
-    """[T] float32, counted tokens of all responses to the token's prompt in the batch that this is a part of;
-    None where they were not asked for."""
-    imitated: Tensor | None = None
-    """[T] float32, `LossInputs.imitated`; None where no response is imitated."""
-    kept: KeptSets | None = None
-    """The tokens that each of the K predictions was sampled from; None where it was from all."""
     is_masked: Tensor | None = None
     """[T] bool, tokens of sequences that the losses leave out as a whole; None where there are none."""
-    teacher: Tensor | None = None
-    """[T] float32 log-probs of the teacher; None without one."""
-    top: TopTokens | None = None
-    """The teacher's likeliest tokens at each of the K predictions; None without teacher.top_k."""
+    columns: Mapping[str, Tensor] = field(default_factory=dict)
+    """[T] float32 of the columns of tokens that a sequence has, by name."""
+    terms: Mapping[str, PredictionTerm] = field(default_factory=dict)
+    """Terms of the columns of predictions, by name; the model has an output for each."""
 
     def counted(self, mask_staleness: int | None) -> Tensor:
         """[T] bool, tokens that the losses count: their log-prob is a number, they are not staler, and their
@@ -115,11 +107,25 @@ class MicroBatch:
             trains_matrices=trains_matrices,
         )
 
-    def without_routes(self) -> "MicroBatch":
-        """The same for a model whose routers choose for themselves."""
-        if self.sequences.routes is None:
-            return self
-        return replace(self, sequences=replace(self.sequences, routes=None))
+    def without_inputs(self) -> "MicroBatch":
+        """The same for a model whose layers are told nothing."""
+        return (
+            replace(self, sequences=replace(self.sequences, columns={})) if self.sequences.columns else self
+        )
+
+    def unrestricted(self) -> "MicroBatch":
+        """The same with log-probs over all tokens."""
+        terms = {name: term for name, term in self.terms.items() if not term.restricts}
+        return self if len(terms) == len(self.terms) else replace(self, terms=terms)
+
+    def whole(self, outputs: tuple[Tensor, ...]) -> Tensor | None:
+        """[T] log-probs over all tokens of a model's outputs, where a term restricts the first ones."""
+        found = zip(self.terms.values(), outputs[2:], strict=True)
+        return next((output for term, output in found if term.restricts), None)
+
+    def output(self, name: str, outputs: tuple[Tensor, ...]) -> Tensor:
+        """[T] output of the term of that name."""
+        return outputs[2 + list(self.terms).index(name)]
 
     def to(self, device: torch.device) -> "MicroBatch":
         """The same on `device`; itself on a CPU."""
@@ -140,22 +146,7 @@ def check_sampled(batch: Batch, unsampled: Unsampled) -> None:
             )
 
 
-def check_kept(batch: Batch, *, is_truncated: bool) -> None:
-    """Raises InputError for a response without the kept sets of its tokens where the recipe's sampling has
-    them, and for one with kept sets where it has none: its log-probs are of another distribution than the
-    trainer's."""
-    for sequence in batch.sequences:
-        num_sets, num_tokens = num_kept_sets(sequence.kept), sequence.num_sampled()
-        wanted, state = (num_tokens, "set") if is_truncated else (0, "not set")
-        if num_sets != wanted:
-            raise InputError(
-                f"Step {batch.taken_version + 1} has {num_sets} kept sets for the {num_tokens} tokens of "
-                f"response {sequence.sequence_id}, expected {wanted}: rollout.top_k is {state}. To start "
-                f"over, set run_folder (or name) to a new one."
-            )
-
-
-RecordOf = TypeVar("RecordOf", bound=MicroBatch | PackedSequences | Rows | KeptSets | TopTokens)
+RecordOf = TypeVar("RecordOf", bound=MicroBatch | PackedSequences | Rows)
 
 
 def mini_batches(batch: Batch, count: int, *, seed: int, order: str = "groups") -> list[Batch]:
@@ -170,7 +161,7 @@ def mini_batches(batch: Batch, count: int, *, seed: int, order: str = "groups") 
     if count > 1 and order != "batch":
         groups = [[lines] for lines in trajectories]
         if order == "groups":
-            groups = [list(group) for _, group in groupby(trajectories, key=_group_of)]
+            groups = [list(group) for _, group in groupby(trajectories, key=group_of)]
         random.Random(f"{seed}:{batch.taken_version}").shuffle(groups)
         trajectories = list(chain.from_iterable(groups))
     ends = [size * part // count for part in range(count + 1)]
@@ -195,16 +186,16 @@ def rank_micro_batches(
     layout: Layout = ONE_PROCESS,
     kernel: str = "sdpa",
     teaches: Callable[[ScoredSequence], bool] = lambda sequence: True,
-    lengths: Mapping[str, int] | None = None,
-    imitation: float = 0.0,
     shape: ModelShape | None = None,
+    columns: ReadColumns | None = None,
 ) -> list[MicroBatch]:
     """The micro-batches of the data-parallel `rank`; all ranks that share its model compute the same.
 
     Those of sequences that teach come first, on every rank as many and at least one. `kernel` is the one of
-    attention for which sequences are laid out, `lengths` what `prompt_lengths` says of the batch, `imitation`
-    what `imitation_weight` does, and `shape` the model whose work is divided.
+    attention for which sequences are laid out, `shape` the model whose work is divided, and `columns` are
+    those that are read.
     """
+    columns = columns or {}
     taught: list[ScoredSequence] = []
     silent: list[ScoredSequence] = []
     for lines in by_trajectory(batch.sequences):
@@ -217,6 +208,7 @@ def rank_micro_batches(
             num_ranks=num_ranks,
             multiple=layout.micro_batch_multiple(),
             shape=shape,
+            columns=present(sequences, columns),
         )
         micro_batches += [
             make_micro_batch(
@@ -225,46 +217,18 @@ def rank_micro_batches(
                 token_multiple=layout.token_multiple(),
                 kernel=kernel,
                 teaches=sequences is taught,
-                lengths=lengths,
-                imitation=imitation,
+                columns=columns,
             )
             for chosen in plan[rank]
         ]
     return micro_batches
 
 
-def imitation_weight(batch: Batch, *, mask_staleness: int | None) -> float:
-    """Tokens that count over those of correct responses; 0 where no correct one has any."""
-    counts = [_num_counted(each, batch.taken_version, mask_staleness) for each in batch.sequences]
-    correct = sum(n for n, each in zip(counts, batch.sequences, strict=True) if each.is_correct())
-    return sum(counts) / correct if correct else 0.0
-
-
-def prompt_lengths(batch: Batch, *, mask_staleness: int | None) -> dict[str, int]:
-    """Trajectory -> the tokens that count (`MicroBatch.counted`) of all trajectories of its group, its own
-    and others'; at least 1."""
-    groups: dict[str, str] = {}
-    counts: dict[str, int] = defaultdict(int)
-    for lines in by_trajectory(batch.sequences):
-        group = groups[root_id(lines[0].sequence_id)] = _group_of(lines)
-        counts[group] += sum(_num_counted(line, batch.taken_version, mask_staleness) for line in lines)
-    return {name: max(1, counts[group]) for name, group in groups.items()}
-
-
-def _group_of(lines: Sequence[ScoredSequence]) -> str:
+def group_of(lines: Sequence[ScoredSequence]) -> str:
     """The group of a trajectory, by its id (`replay.group.trajectory_id`). Contexts do not tell: each sample
     of an agent may begin with another one."""
     name = root_id(lines[0].sequence_id)
     return name.rpartition("-")[0] or name
-
-
-def _num_counted(sequence: ScoredSequence, version: PolicyVersion, mask_staleness: int | None) -> int:
-    if sequence.is_masked:
-        return 0
-    is_counted = np.isfinite(np.asarray(sequence.behavior_logprobs, np.float32))
-    if mask_staleness is not None:
-        is_counted &= version - np.asarray(sequence.token_versions, np.int64) <= mask_staleness
-    return int(is_counted.sum())
 
 
 def make_micro_batch(
@@ -274,14 +238,14 @@ def make_micro_batch(
     token_multiple: int = 1,
     kernel: str = "sdpa",
     teaches: bool = True,
-    lengths: Mapping[str, int] | None = None,
-    imitation: float = 0.0,
+    columns: ReadColumns | None = None,
 ) -> MicroBatch:
-    """Packs `sequences`; none make a pack without targets."""
+    """Packs `sequences`; none make a pack without targets. Columns that are not in `columns` are left out."""
     sequences = sequences or [ScoredSequence("", [0], [], [], [], [], 0.0, 0.0)]
     trajectories = by_trajectory(sequences)
     sequences = list(chain.from_iterable(trajectories))
-    tree = pack_tree(sequences)
+    found_columns = present(sequences, columns or {})
+    tree = pack_tree(sequences, input_symbols(sequences, found_columns))
     tokens, rows, positions = tree.tokens, tree.rows, tree.positions
     if num_missing := -len(tokens) % token_multiple:
         # A sequence of its own that predicts nothing, so that no other sees it.
@@ -298,28 +262,16 @@ def make_micro_batch(
         np.fromiter((count for count, _ in runs), np.int64, len(runs)),
     )
     versions = _flatten([s.token_versions for s in sequences], np.int64, num_targets)
-    of_prompts = None
-    if lengths is not None:
-        found = [lengths.get(root_id(sequence.sequence_id), 1) for sequence in sequences]
-        of_prompts = torch.from_numpy(np.repeat(np.asarray(found, np.float32), num_responses))
-    imitated = None
-    if imitation:
-        each = np.asarray([imitation * sequence.is_correct() for sequence in sequences], np.float32)
-        imitated = torch.from_numpy(np.repeat(each, num_responses))
     is_masked = np.repeat([sequence.is_masked for sequence in sequences], num_responses)
     targets = _flatten([s.sampled_tokens() for s in sequences], np.int64, num_targets)
-    distinct, copies, kept, top = tree.distinct, tree.copies, None, None
-    if any(s.kept for s in sequences):
-        sets = [each for s in sequences for each in split_kept_sets(s.kept)]
-        distinct, copies, sets = told_apart(copies, sets)
-        kept = unpack_kept_sets(sets, targets[distinct])
-    elif any(s.teacher_top for s in sequences):
-        rows_of_top = [each for s in sequences for each in split_top(s.teacher_top, s.num_sampled())]
-        distinct, copies, rows_of_top = told_apart(copies, rows_of_top)
-        top = unpack_top_tokens(rows_of_top)
+    distinct, copies, terms = _terms(sequences, tree, targets, found_columns)
     described = describe_pack(rows, positions, kernel=kernel)
     num_predicted = torch.from_numpy(np.bincount(tree.predicting, minlength=len(tokens)))
-    described.routes = give_routes(sequences, tree.sources, tree.positions, num_predicted)
+    described.columns = {
+        each.name: each.packed(sequences, tree.sources, tree.positions, num_predicted)
+        for each in found_columns
+        if isinstance(each, InputColumn)
+    }
     return MicroBatch(
         tokens=torch.from_numpy(tokens),
         sequences=described,
@@ -340,34 +292,29 @@ def make_micro_batch(
         finishes=tuple(lines[0].finish for lines in trajectories),
         sources=tuple(lines[0].source for lines in trajectories),
         lines=tuple(sequence.sequence_id for sequence in sequences),
-        credits=_credits(sequences, num_targets),
         teaches=teaches,
-        prompt_lengths=of_prompts,
-        imitated=imitated,
-        kept=kept,
         is_masked=torch.from_numpy(is_masked) if is_masked.any() else None,
-        teacher=_teacher(sequences, num_targets),
-        top=top,
+        columns={
+            each.name: each.packed(sequences) for each in found_columns if isinstance(each, TokenColumn)
+        },
+        terms=terms,
     )
 
 
-def _credits(sequences: list[ScoredSequence], num_targets: int) -> Tensor | None:
-    """[T] each reward inside a sequence at its token."""
-    if not any(sequence.credits for sequence in sequences):
-        return None
-    found, first = np.zeros(num_targets, np.float32), 0
-    for sequence in sequences:
-        for place, reward in sequence.credits:
-            found[first + place] = reward
-        first += sequence.num_sampled()
-    return torch.from_numpy(found)
-
-
-def _teacher(sequences: list[ScoredSequence], num_targets: int) -> Tensor | None:
-    """[T] the teacher's log-probs."""
-    if not any(sequence.teacher_logprobs for sequence in sequences):
-        return None
-    return torch.from_numpy(_flatten([s.teacher_logprobs for s in sequences], np.float32, num_targets))
+def _terms(
+    sequences: Sequence[ScoredSequence], tree: PackedTree, targets: np.ndarray, columns: Sequence[Column]
+) -> tuple[np.ndarray, np.ndarray, dict[str, PredictionTerm]]:
+    """`distinct` and `copies` of a micro-batch, and its terms."""
+    known = [
+        (each, list(chain.from_iterable(map(each.values, sequences))))
+        for each in columns
+        if isinstance(each, PredictionColumn)
+    ]
+    if not known:
+        return tree.distinct, tree.copies, {}
+    distinct, copies = told_apart(tree.copies, known)
+    terms = {each.name: each.term([own[i] for i in distinct], targets[distinct]) for each, own in known}
+    return distinct, copies, terms
 
 
 def _flatten(parts: list[Sequence[Any]], dtype: type, count: int) -> np.ndarray:
@@ -378,13 +325,17 @@ def _flatten(parts: list[Sequence[Any]], dtype: type, count: int) -> np.ndarray:
 
 def _moved(record: RecordOf, device: torch.device) -> RecordOf:
     """A copy whose tensors are on `device`."""
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    values = {each.name: getattr(record, each.name) for each in fields(record)}
     moved: dict[str, Any] = {
         # From page-locked memory: the host would wait for the GPU to come to the copy from any other.
         name: value.pin_memory().to(device, non_blocking=True)
         if torch.is_tensor(value)
         else _moved(value, device)
         for name, value in values.items()
-        if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows | KeptSets | TopTokens)
+        if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows)
     }
+    if isinstance(record, MicroBatch):
+        columns = record.columns.items()
+        moved["columns"] = {name: own.pin_memory().to(device, non_blocking=True) for name, own in columns}
+        moved["terms"] = {name: term.to(device) for name, term in record.terms.items()}
     return replace(record, **moved)

@@ -18,6 +18,7 @@ import numpy as np
 from asyncrl.model.flops import pass_flops
 from asyncrl.model.shape import ModelShape
 from asyncrl.records import ScoredSequence, root_id
+from asyncrl.trainer.packing.columns import Column, prompt_values
 from asyncrl.trainer.packing.prefix_tree import num_common, sort_key
 
 PARTS = (1, 2, 4, 8, 16)
@@ -86,15 +87,17 @@ def plan_micro_batches(
     num_ranks: int,
     multiple: int = 1,
     shape: ModelShape | None = None,
+    columns: Sequence[Column] = (),
 ) -> Plan:
     """Every rank gets the same number of micro-batches, a multiple of `multiple`; some are empty where there
-    are fewer bundles. Work is counted for a model of `shape`; without one, in tokens."""
+    are fewer bundles. Work is counted for a model of `shape`; without one, in tokens. Prompts with other
+    values of `columns` are others."""
     cost: Cost = _tokens if shape is None else partial(pass_flops, shape)
     best: tuple[float, Plan] | None = None
     sizes = sorted({max(1, budget_tokens // parts) for parts in PARTS}, reverse=True)
     known: list[Bundle] | None = None
     for size in sizes:
-        bundles = make_bundles(sequences, max_tokens=size, cost=cost)
+        bundles = make_bundles(sequences, max_tokens=size, cost=cost, columns=columns)
         if bundles == known:
             continue
         known = bundles
@@ -110,7 +113,11 @@ def plan_micro_batches(
 
 
 def make_bundles(
-    sequences: list[ScoredSequence], *, max_tokens: int, cost: Cost | None = None
+    sequences: list[ScoredSequence],
+    *,
+    max_tokens: int,
+    cost: Cost | None = None,
+    columns: Sequence[Column] = (),
 ) -> list[Bundle]:
     """Groups trajectories by prompt, split where one would not fit into `max_tokens`; a trajectory and its
     branches are never apart. The largest comes first."""
@@ -118,11 +125,10 @@ def make_bundles(
     lines_of: dict[str, list[int]] = defaultdict(list)
     for i, sequence in enumerate(sequences):
         lines_of[root_id(sequence.sequence_id)].append(i)
-    # A prompt that took other experts is computed again.
-    by_prompt: dict[tuple[tuple[int, ...], bytes], list[list[int]]] = defaultdict(list)
+    by_prompt: dict[tuple[tuple[int, ...], tuple[bytes, ...]], list[list[int]]] = defaultdict(list)
     for lines in lines_of.values():
         first = sequences[lines[0]]
-        by_prompt[tuple(first.prompt_tokens), first.prompt_routes()].append(lines)
+        by_prompt[tuple(first.prompt_tokens), prompt_values(first, columns)].append(lines)
     bundles: list[Bundle] = []
     for number, ((prompt, _), trajectories) in enumerate(by_prompt.items()):
         size, runs, last = len(prompt), list[_Run](), np.empty(0, np.int64)

@@ -3,7 +3,7 @@
 Causal layers give such tokens the same hidden states, so nothing changes but the work; their gradients add
 up. Members of a group share their prompt, prompts share a template or a system prompt, and short responses
 share their first tokens or are equal. The last response token is a target, never an input; observed ones are
-inputs, never targets. Where sequences come with routes, tokens are one only if they took the same experts.
+inputs, never targets. Symbols tell tokens apart that have other values of a column (`columns.InputColumn`).
 
 Shapes: P packed tokens, T sampled response tokens of N sequences, K distinct predictions.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from asyncrl.records import ScoredSequence
-from asyncrl.trainer.packing.routes import routed_symbols
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +34,11 @@ class PackedTree:
     """[P] int64, a sequence that each packed token is of, at `positions`."""
 
 
-def pack_tree(sequences: list[ScoredSequence]) -> PackedTree:
-    """Packs `sequences`, at least one, each with a prompt of at least one token."""
-    tree, added, symbols = _Tree(), {}, routed_symbols(sequences)
-    for i in tree_order(sequences) if symbols is None else routed_order(sequences, symbols):
+def pack_tree(sequences: list[ScoredSequence], symbols: list[np.ndarray] | None = None) -> PackedTree:
+    """Packs `sequences`, at least one, each with a prompt of at least one token; `symbols` as
+    `columns.input_symbols`."""
+    tree, added = _Tree(), {}
+    for i in tree_order(sequences) if symbols is None else symbol_order(sequences, symbols):
         added[i] = tree.add(i, sequences[i], None if symbols is None else symbols[i])
     in_order = [added[i] for i in range(len(sequences))]
     predicting, copies = (np.concatenate(parts) for parts in zip(*in_order, strict=True))
@@ -66,8 +66,8 @@ def sort_key(tokens: Sequence[int]) -> bytes:
     return np.asarray(tokens, ">u4").tobytes()
 
 
-def routed_order(sequences: list[ScoredSequence], symbols: list[np.ndarray]) -> list[int]:
-    """`tree_order` of tokens that are told apart by their experts too."""
+def symbol_order(sequences: list[ScoredSequence], symbols: list[np.ndarray]) -> list[int]:
+    """`tree_order` of tokens that symbols tell apart."""
     keys = [(own.tolist(), not each.response_tokens) for own, each in zip(symbols, sequences, strict=True)]
     return sorted(range(len(sequences)), key=keys.__getitem__)
 

@@ -8,12 +8,15 @@ K experts of a token.
 """
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from asyncrl.model.routes import ROUTES
 from asyncrl.records import ScoredSequence
+from asyncrl.trainer.packing.columns import InputColumn
 
 UNKNOWN = -1
 """Stands for each expert of a token whose routes are not known: its router chooses."""
@@ -50,43 +53,32 @@ class RecordedRoutes:
         """Number of a layer -> [C, K] int16."""
 
 
-def unpack_rows(sequence: ScoredSequence) -> np.ndarray:
-    """[positions but the last, B] uint8."""
-    return np.frombuffer(sequence.routes, np.uint8).reshape(sequence.num_inputs(), -1)
+class RouteColumn(InputColumn):
+    name: ClassVar = ROUTES
 
+    def rows(self, sequence: ScoredSequence) -> list[bytes]:
+        routes, count = sequence.columns.get(ROUTES, b""), sequence.num_inputs()
+        size = len(routes) // count
+        return [routes[first : first + size] for first in range(0, len(routes), size)] if size else []
 
-def routed_symbols(sequences: Sequence[ScoredSequence]) -> list[np.ndarray] | None:
-    """Numbers for the tokens of each sequence, equal for equal tokens that took equal experts; None where no
-    sequence has routes. Those of a token without them are its own, below 0."""
-    if not any(sequence.routes for sequence in sequences):
-        return None
-    numbers: dict[tuple[int, bytes], int] = {}
-    found = []
-    for sequence in sequences:
-        tokens = [*sequence.prompt_tokens, *sequence.response_tokens]
-        symbols = [-1 - token for token in tokens]
-        if sequence.routes:
-            size, routes = len(sequence.routes) // sequence.num_inputs(), sequence.routes
-            for i in range(sequence.num_inputs()):
-                row = routes[i * size : (i + 1) * size]
-                symbols[i] = numbers.setdefault((tokens[i], row), len(numbers))
-        found.append(np.array(symbols, np.int64))
-    return found
-
-
-def give_routes(
-    sequences: Sequence[ScoredSequence], sources: np.ndarray, positions: np.ndarray, num_predicted: Tensor
-) -> GivenRoutes | None:
-    """The routes of P packed tokens, of which those that are not padding are tokens of `sources` at
-    `positions`. None where no sequence has routes."""
-    widths = {unpack_rows(sequence).shape[1] for sequence in sequences if sequence.routes}
-    if not widths:
-        return None
-    (width,), num_tokens = widths, len(num_predicted)
-    rows, is_known = np.zeros((num_tokens, width), np.uint8), np.zeros(num_tokens, np.bool_)
-    for i, sequence in enumerate(sequences):
-        if sequence.routes:
+    def packed(
+        self,
+        sequences: Sequence[ScoredSequence],
+        sources: np.ndarray,
+        positions: np.ndarray,
+        num_predicted: Tensor,
+    ) -> GivenRoutes:
+        known = {i: _unpacked(one) for i, one in enumerate(sequences) if ROUTES in one.columns}
+        (width,) = {own.shape[1] for own in known.values()}
+        num_tokens = len(num_predicted)
+        rows, is_known = np.zeros((num_tokens, width), np.uint8), np.zeros(num_tokens, np.bool_)
+        for i, told in known.items():
             own = np.flatnonzero(sources == i)
-            rows[own] = unpack_rows(sequence)[positions[own]]
+            rows[own] = told[positions[own]]
             is_known[own] = True
-    return GivenRoutes(rows, is_known, num_predicted)
+        return GivenRoutes(rows, is_known, num_predicted)
+
+
+def _unpacked(sequence: ScoredSequence) -> np.ndarray:
+    """[positions but the last, B] uint8."""
+    return np.frombuffer(sequence.columns[ROUTES], np.uint8).reshape(sequence.num_inputs(), -1)

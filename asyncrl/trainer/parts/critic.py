@@ -33,10 +33,11 @@ from asyncrl.algorithms.values import (
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.algorithm_terms import Gae
 from asyncrl.recipe.terms import chosen
-from asyncrl.records import Batch, Finish, PolicyVersion, ScoredSequence
+from asyncrl.records import CREDITS, Batch, Finish, PolicyVersion, ScoredSequence
 from asyncrl.trainer.network.critic_model import build_critic
 from asyncrl.trainer.network.model import DTYPES
 from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.packing.columns import Column, TokenColumn
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.optimizer import (
     data_parallel,
@@ -83,6 +84,9 @@ class Critic(StepPart):
     def learn(self, batch: Batch) -> dict[str, float]:
         parts = self._learner.pack(batch, self.mini_batches)
         return self.step(parts, batch.temperature, version=batch.taken_version)[1]
+
+    def columns(self) -> list[Column]:
+        return [TokenColumn(CREDITS)]
 
     def teaches(self, sequence: ScoredSequence) -> bool:
         # Each token has an advantage of its own.
@@ -243,8 +247,8 @@ class Critic(StepPart):
         outcome's, which a micro-batch has as advantages, at the last token, those inside a sequence at their
         tokens."""
         rewards = end_rewards(micro.advantages, micro.line_ids)
-        if micro.credits is not None:
-            rewards = rewards + micro.credits
+        if CREDITS in micro.columns:
+            rewards = rewards + micro.columns[CREDITS]
         if penalties is not None:
             rewards = rewards - penalties
         gae, ids = chosen(self._algorithm.advantage, Gae), micro.line_ids

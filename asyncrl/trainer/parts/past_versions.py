@@ -75,6 +75,7 @@ class PastVersions(StepPart):
                     batch.taken_version,
                     token_multiple=learner.layout.token_multiple(),
                     kernel=learner.kernel,
+                    columns=learner.columns(),
                 )
                 for micro, own in zip(micro_batches, chosen, strict=True)
             ]

@@ -114,8 +114,8 @@ class Reference(StepPart):
         """[T] over all tokens of each micro-batch; empty on all pipeline stages but the last."""
         with self.held.active():
             # A policy with adapters is its own reference, and the reference routes for itself.
-            unrouted = [micro.without_routes() for micro in micro_batches]
-            return self._learner.passes.whole_logprobs(self.held.chunks, unrouted, temperature)
+            untold = [micro.without_inputs() for micro in micro_batches]
+            return self._learner.passes.whole_logprobs(self.held.chunks, untold, temperature)
 
     def saved(self) -> Iterator[Saved]:
         # `model.lora` and a reference that is refreshed exclude each other.

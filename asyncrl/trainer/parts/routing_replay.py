@@ -1,6 +1,6 @@
 """Routing replay: the routers of a policy choose the experts that they are told, and compute the gates.
 
-What a pack tells (`PackedSequences.routes`) reaches each layer with its own arguments, in the passes that
+What a pack tells (`PackedSequences.columns`) reaches each layer with its own arguments, in the passes that
 recompute activations too, however micro-batches interleave. Each router has a replay of its own in the
 place of Megatron-core's `RouterReplay`, which is one list for all models of a process: critic and reference
 have none here, and no pack can move their routing. Sources: R2, Zheng et al. 2025 (arXiv 2507.18071); R3, Ma
@@ -19,13 +19,14 @@ from megatron.core.transformer.moe.router import TopKRouter
 from torch import Tensor
 
 from asyncrl.errors import InputError
-from asyncrl.model.routes import replayed_row_bytes
+from asyncrl.model.routes import ROUTES, replayed_row_bytes
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
 from asyncrl.trainer.network.model import Policy
 from asyncrl.trainer.packing.attention import own_tokens
 from asyncrl.trainer.packing.batch import MicroBatch
-from asyncrl.trainer.packing.routes import UNKNOWN, GivenRoutes, RecordedRoutes
+from asyncrl.trainer.packing.columns import Column
+from asyncrl.trainer.packing.routes import UNKNOWN, GivenRoutes, RecordedRoutes, RouteColumn
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.part import Step, StepPart
 
@@ -37,7 +38,7 @@ def record_routes(parts: Iterable[Sequence[MicroBatch]]) -> None:
     for part in parts:
         for micro in part:
             num_predicted = micro.predicting.bincount(minlength=len(micro.tokens))
-            micro.sequences.routes = RecordedRoutes(num_predicted)
+            micro.sequences.columns[ROUTES] = RecordedRoutes(num_predicted)
 
 
 class RouteCheck(StepPart):
@@ -45,6 +46,9 @@ class RouteCheck(StepPart):
 
     def __init__(self, learner: Learner, recipe: Recipe) -> None:
         self._row_bytes = replayed_row_bytes(recipe, learner.shape)
+
+    def columns(self) -> list[Column]:
+        return [RouteColumn()]
 
     def check(self, batch: Batch) -> None:
         check_routes(batch, row_bytes=self._row_bytes)
@@ -122,7 +126,7 @@ class RouterChoice:
     def note(self, _: torch.nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
         """The layer of this router is about to compute a pack, for the first time or again."""
         sequences = keywords["packed_seq_params"]
-        self._routes = sequences.routes
+        self._routes = sequences.columns.get(ROUTES)
 
     def get_replay_topk(
         self,
@@ -167,10 +171,10 @@ def check_routes(batch: Batch, *, row_bytes: int) -> None:
     """Raises InputError for a response without the routes of its positions where the trainer replays them,
     of `row_bytes` each, and for one with routes where it does not (0)."""
     for sequence in batch.sequences:
-        wanted = row_bytes * sequence.num_inputs()
-        if len(sequence.routes) != wanted:
+        wanted, num_bytes = row_bytes * sequence.num_inputs(), len(sequence.columns.get(ROUTES, b""))
+        if num_bytes != wanted:
             raise InputError(
-                f"Step {batch.taken_version + 1} has {len(sequence.routes)} bytes of routes for the "
+                f"Step {batch.taken_version + 1} has {num_bytes} bytes of routes for the "
                 f"{sequence.num_inputs()} positions of response {sequence.sequence_id}, expected {wanted}: "
                 f"algorithm.routing_replay is {'rollout' if row_bytes else 'not rollout'}. To start over, "
                 f"set run_folder (or name) to a new one."

@@ -17,6 +17,7 @@ from asyncrl.trainer.parts.controls import EntropyTarget, LossScale, RateScaling
 from asyncrl.trainer.parts.critic import Critic, VTrace
 from asyncrl.trainer.parts.expert_loads import ExpertLoads
 from asyncrl.trainer.parts.judgments import Judgments, second_moment_limit
+from asyncrl.trainer.parts.kept_tokens import KeptTokens
 from asyncrl.trainer.parts.objectives import make_objective
 from asyncrl.trainer.parts.own_terms import OwnTerms
 from asyncrl.trainer.parts.past_versions import PastVersions
@@ -50,6 +51,7 @@ def _always(recipe: Recipe, shape: ModelShape) -> bool:
 
 PARTS = (
     Row(OwnTerms, lambda recipe, _: bool(own_names(recipe.algorithm))),
+    Row(KeptTokens, _always),
     Row(RouteCheck, _always, keys=("routing_replay",)),
     Row(
         PastVersions,

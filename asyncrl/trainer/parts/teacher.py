@@ -10,12 +10,15 @@ from torch import Tensor
 from asyncrl.algorithms.distillation import teacher_advantages, top_k_forward_kl
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.errors import InputError
-from asyncrl.model.top_tokens import top_size, unpack_top
+from asyncrl.journal.packing import NUMBER_BYTES
+from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, top_size, unpack_top
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.teacher import Teacher as TeacherKeys
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.packing.columns import Column, TokenColumn
+from asyncrl.trainer.packing.top_tokens import TopColumn, TopTokens
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.part import MiniBatch, Step, StepPart
 from asyncrl.trainer.step.token_advantages import Parts
@@ -31,12 +34,15 @@ class Teacher(StepPart):
         self._unsampled = learner.unsampled
         self._vocab_size = learner.shape.vocab_size
 
+    def columns(self) -> list[Column]:
+        return [TokenColumn(TEACHER_LOGPROBS), TopColumn()]
+
     def check(self, batch: Batch) -> None:
         check_taught(batch, self._section, self._unsampled, self._vocab_size)
 
     def teaches(self, sequence: ScoredSequence) -> bool:
         # Each token has an advantage of its own.
-        return bool(sequence.teacher_logprobs)
+        return TEACHER_LOGPROBS in sequence.columns
 
     def advantages(self, step: Step) -> None:
         step.replace(with_teacher(step.micro_batches(), self._section.coefficient))
@@ -48,10 +54,12 @@ class Teacher(StepPart):
     def _forward_kl(
         self, index: int, micro: MicroBatch, outputs: tuple[Tensor, ...], inputs: LossInputs
     ) -> Mapping[str, Any]:
-        if micro.top is None:
+        top = micro.terms.get(TEACHER_TOP)
+        if not isinstance(top, TopTokens):
             return {}
+        means = micro.output(TEACHER_TOP, outputs)
         return {
-            "forward_kl": top_k_forward_kl(micro.top.logprobs.index_select(0, micro.copies), outputs[-1]),
+            "forward_kl": top_k_forward_kl(top.logprobs.index_select(0, micro.copies), means),
             "forward_kl_coefficient": self._section.top_k_coefficient,
         }
 
@@ -61,11 +69,13 @@ def with_teacher(parts: Parts, coefficient: float) -> Parts:
     return [
         [
             micro
-            if micro.teacher is None
+            if TEACHER_LOGPROBS not in micro.columns
             else dataclasses.replace(
                 micro,
                 advantages=micro.advantages
-                + teacher_advantages(micro.behavior, micro.teacher, coefficient).to(micro.advantages),
+                + teacher_advantages(micro.behavior, micro.columns[TEACHER_LOGPROBS], coefficient).to(
+                    micro.advantages
+                ),
             )
             for micro in part
         ]
@@ -79,9 +89,10 @@ def check_taught(batch: Batch, teacher: TeacherKeys, unsampled: Unsampled, vocab
     has a probability, but the policy none."""
     for sequence in batch.sequences:
         wanted = sequence.num_sampled() if teacher.is_on() else 0
-        if len(sequence.teacher_logprobs) != wanted:
+        num_scored = len(sequence.columns.get(TEACHER_LOGPROBS, b"")) // NUMBER_BYTES
+        if num_scored != wanted:
             raise InputError(
-                f"Step {batch.taken_version + 1} has {len(sequence.teacher_logprobs)} log-probs of a teacher "
+                f"Step {batch.taken_version + 1} has {num_scored} log-probs of a teacher "
                 f"for the {sequence.num_sampled()} tokens of response {sequence.sequence_id}, expected "
                 f"{wanted}: teacher.path is {'set' if teacher.is_on() else 'not set'}. {_START_OVER}"
             )
@@ -92,14 +103,15 @@ def _check_top(
     sequence: ScoredSequence, step: int, top_k: int, unsampled: Unsampled, vocab_size: int
 ) -> None:
     where = f"Step {step} has at the tokens of response {sequence.sequence_id}"
-    size = top_size(sequence.teacher_top, sequence.num_sampled())
+    packed = sequence.columns.get(TEACHER_TOP, b"")
+    size = top_size(packed, sequence.num_sampled())
     if size != top_k:
         raise InputError(
             f"{where} the teacher's {size} likeliest tokens, expected {top_k} (teacher.top_k). {_START_OVER}"
         )
     if not size:
         return
-    ids, logprobs = unpack_top(sequence.teacher_top, sequence.num_sampled())
+    ids, logprobs = unpack_top(packed, sequence.num_sampled())
     is_wrong = (ids < 0) | (ids >= vocab_size) | np.isin(ids, unsampled.ids)
     is_wrong = is_wrong & (logprobs > -np.inf) | np.isnan(logprobs)
     if is_wrong.any():

@@ -29,11 +29,11 @@ from asyncrl.trainer.network.model import DTYPES, device, make_policy, rank_head
 from asyncrl.trainer.packing.attention_kernels import BITWISE, find_kernel
 from asyncrl.trainer.packing.batch import (
     MicroBatch,
-    check_kept,
     check_sampled,
     mini_batches,
     rank_micro_batches,
 )
+from asyncrl.trainer.packing.columns import ReadColumns
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
 from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.optimizer import (
@@ -65,7 +65,6 @@ class Learner:
         self.section = recipe.trainer
         self.seed = recipe.seed
         self.objective = objective
-        self._is_truncated = recipe.rollout.is_truncated()
         dtype = DTYPES[recipe.model.dtype]
         self.layout = make_layout(recipe)
         self.device = device()
@@ -123,13 +122,12 @@ class Learner:
         gradient overflows float16. The version counts all the same, as its batch is used up, and so does its
         step of the learning rate's schedule.
         Raises Diverged when a gradient is not finite, InputError when a part refuses the batch or a response
-        has a token that is never sampled, or lacks the kept sets of its tokens.
+        has a token that is never sampled.
         """
         check_sampled(batch, self.unsampled)
         for part in self.parts:
             if part.claims(batch.taken_version):
                 return self._hand_over(batch, part)
-        check_kept(batch, is_truncated=self._is_truncated)
         for part in self.parts:
             part.check(batch)
         step = self._begin(batch)
@@ -160,19 +158,23 @@ class Learner:
         """This rank's micro-batches, by optimizer step."""
         return [
             rank_micro_batches(
-                part,
+                self.objective.told(part),
                 budget_tokens=self.section.tokens_per_micro_batch,
                 rank=parallel_state.get_data_parallel_rank(),
                 num_ranks=parallel_state.get_data_parallel_world_size(),
                 layout=self.layout,
                 kernel=self.kernel,
                 teaches=self.teaches,
-                lengths=self.objective.prompt_lengths(part),
-                imitation=self.objective.imitation(part),
                 shape=self.shape,
+                columns=self.columns(),
             )
             for part in mini_batches(batch, steps, seed=self.seed, order=self.section.mini_batch_order)
         ]
+
+    def columns(self) -> ReadColumns:
+        """The columns that the loss and parts read."""
+        columns = [self.objective.columns(), *(part.columns() for part in self.parts)]
+        return {column.name: column for own in columns for column in own}
 
     def teaches(self, sequence: ScoredSequence) -> bool:
         """Whether the sequence has a gradient; one that does not is only measured."""

@@ -20,9 +20,11 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence
-from asyncrl.trainer.packing.batch import MicroBatch, imitation_weight, prompt_lengths
+from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.packing.columns import Column, TokenColumn
 from asyncrl.trainer.step import quadrants
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
+from asyncrl.trainer.step.loss_columns import IMITATED, PROMPT_LENGTHS, with_imitation, with_prompt_lengths
 from asyncrl.trainer.step.part import Given, LossRecord
 
 
@@ -50,15 +52,15 @@ class Objective:
         """Those of a step's metrics that mean something here."""
         return metrics
 
-    def prompt_lengths(self, batch: Batch) -> dict[str, int] | None:
-        """`packing.batch.prompt_lengths` of an optimizer step's batch, where the loss is reduced by them."""
-        if self.algorithm.reduction != "prompt_mean":
-            return None
-        return prompt_lengths(batch, mask_staleness=self._limit)
+    def told(self, batch: Batch) -> Batch:
+        """The batch of an optimizer step, with the columns that its loss needs of all of it."""
+        if self.algorithm.reduction == "prompt_mean":
+            batch = with_prompt_lengths(batch, mask_staleness=self._limit)
+        return with_imitation(batch, mask_staleness=self._limit) if self.algorithm.nll_coefficient else batch
 
-    def imitation(self, batch: Batch) -> float:
-        """`packing.batch.imitation_weight` of an optimizer step's batch; 0 where nothing is imitated."""
-        return imitation_weight(batch, mask_staleness=self._limit) if self.algorithm.nll_coefficient else 0.0
+    def columns(self) -> list[Column]:
+        """The columns that the loss reads."""
+        return [TokenColumn(PROMPT_LENGTHS), TokenColumn(IMITATED)]
 
     def references(
         self, micro_batches: Sequence[MicroBatch], evaluate: Callable[[], list[Tensor]]
@@ -90,14 +92,12 @@ class Objective:
     ) -> tuple[Tensor, LossRecord]:
         """(sum, which Megatron's schedule differentiates, what is kept).
 
-        `outputs` are log-probs and entropies, [T] each with gradient, where servers kept some tokens the
-        log-probs over all, and what `PolicyModel` makes of a teacher's likeliest tokens; `proximal` [T] is
-        None when the policy before the step is the one that made them. `index` is the micro-batch's place in
-        its mini-batch, for `givens`. Raises InputError for a term of the recipe's own that gives no tensor
-        for a loss; values that are no numbers are counted in what is kept.
+        `outputs` are those of a `PolicyModel`, [T] each with gradient; `proximal` [T] is None when the policy
+        before the step is the one that made them. `index` is the micro-batch's place in its mini-batch, for
+        `givens`. Raises InputError for a term of the recipe's own that gives no tensor for a loss; values
+        that are no numbers are counted in what is kept.
         """
         current, entropies = outputs[:2]
-        whole = None if micro.kept is None else outputs[2]
         # Sums over sequences are local: a micro-batch holds each of its sequences whole and in order.
         assert len(current) == len(micro.sequence_ids)
         inputs = self.inputs(micro, current, proximal)
@@ -108,7 +108,7 @@ class Objective:
             inputs,
             entropies=entropies,
             entropy_coefficient=self.entropy_coefficient,
-            whole=whole,
+            whole=micro.whole(outputs),
             **found,
         )
         try:
@@ -142,7 +142,7 @@ class Objective:
             advantages=micro.advantages,
             mask=micro.counted(self._limit),
             sequence_ids=micro.sequence_ids,
-            prompt_lengths=micro.prompt_lengths,
-            imitated=micro.imitated,
+            prompt_lengths=micro.columns.get(PROMPT_LENGTHS),
+            imitated=micro.columns.get(IMITATED),
             sequence_count=len(micro.names) or None,
         )

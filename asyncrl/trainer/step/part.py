@@ -23,6 +23,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.trainer.network.model import Policy
 from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.packing.columns import Column
 from asyncrl.trainer.step.diagnostics import Tally
 
 Given = Callable[[int, MicroBatch, tuple[Tensor, ...], LossInputs], Mapping[str, Any]]
@@ -65,7 +66,8 @@ class Step:
 
     batch: Batch
     evaluate: Callable[[MiniBatch], list[tuple[Tensor, Tensor]]]
-    """Forward pass of the policy: log-probs [T] of each micro-batch, over kept tokens and over all."""
+    """Forward pass of the policy: log-probs [T] of each micro-batch, over the tokens that were sampled from
+    and over all."""
     keeps_proximals: bool = True
     """Whether evaluated log-probs become the proximals."""
     trains: bool = True
@@ -88,7 +90,7 @@ class Step:
         return self.batch.taken_version
 
     def policy_logprobs(self) -> list[list[tuple[Tensor, Tensor]]]:
-        """[mini-batch][micro-batch] of ([T] over kept tokens, [T] over all).
+        """[mini-batch][micro-batch] of ([T] over the tokens that were sampled from, [T] over all).
 
         Under the policy before the step. One pass, however many parts ask for it; its log-probs become the
         proximals.
@@ -142,6 +144,10 @@ class StepPart:
 
     def check(self, batch: Batch) -> None:
         """Raises InputError for a batch that the part cannot use."""
+
+    def columns(self) -> Sequence[Column]:
+        """The columns of sequences that this part reads; a column that no part reads is not packed."""
+        return ()
 
     def prepare(self, step: Step) -> None:
         """Before the batch is packed."""

@@ -4,7 +4,6 @@ Gradients are summed over micro-batches, and divided by nothing. Counts what the
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -98,8 +97,8 @@ class Passes:
     def logprobs(
         self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
     ) -> list[Tensor]:
-        """Log-probs [T] of the tokens of each micro-batch under a model, without gradient: over the kept
-        tokens where servers kept some.
+        """Log-probs [T] of the tokens of each micro-batch under a model, without gradient: over the tokens
+        that were sampled from, where those are not all.
 
         Empty on the ranks of all pipeline stages but the last, which compute no loss.
         """
@@ -108,9 +107,8 @@ class Passes:
     def whole_logprobs(
         self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
     ) -> list[Tensor]:
-        """`logprobs` over all tokens, whatever servers kept."""
-        plain = [micro if micro.kept is None else replace(micro, kept=None) for micro in micro_batches]
-        return self.logprobs(chunks, plain, temperature)
+        """`logprobs` over all tokens, whichever were sampled from."""
+        return self.logprobs(chunks, [micro.unrestricted() for micro in micro_batches], temperature)
 
     def with_entropies(
         self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
@@ -133,8 +131,8 @@ class Passes:
         def keep(
             index: int, micro: MicroBatch, outputs: tuple[Tensor, ...]
         ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            found = outputs[0]
-            return found.sum(), (found, found if micro.kept is None else outputs[2])
+            found, whole = outputs[0], micro.whole(outputs)
+            return found.sum(), (found, found if whole is None else whole)
 
         with torch.no_grad():
             return self.run(chunks, micro_batches, temperature, keep, forward_only=True)

@@ -8,7 +8,9 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP
 from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.packing.top_tokens import TopTokens
 
 NUM_SUMS = 5
 """Tokens that count and have a log-prob of the teacher; ln mu - ln t of them; those of them with its
@@ -18,12 +20,13 @@ likeliest tokens; the forward KL over these, and their probability."""
 def token_sums(inputs: LossInputs, micro: MicroBatch) -> Tensor:
     """[NUM_SUMS] float64 over the tokens that count; 0 without a teacher."""
     found = inputs.proximal.new_zeros(NUM_SUMS, dtype=torch.float64)
-    if micro.teacher is None:
+    teacher, top = micro.columns.get(TEACHER_LOGPROBS), micro.terms.get(TEACHER_TOP)
+    if teacher is None:
         return found
-    gaps = inputs.behavior.double() - micro.teacher.to(found.device).double()
+    gaps = inputs.behavior.double() - teacher.to(found.device).double()
     found[:2] = _counted(inputs, torch.ones_like(gaps), gaps)
-    if micro.top is not None and inputs.forward_kl is not None:
-        masses, kl = micro.top.masses()[micro.copies], inputs.forward_kl.detach()
+    if isinstance(top, TopTokens) and inputs.forward_kl is not None:
+        masses, kl = top.masses()[micro.copies], inputs.forward_kl.detach()
         found[2:] = _counted(inputs, torch.ones_like(kl), kl, masses)
     return found
 

@@ -26,8 +26,8 @@ def test_the_ratio_of_a_token_is_that_of_the_distributions_over_its_kept_set():
     # Top-p .9 of .5 .3 .15 .05 keeps three; the second is sampled, and the policy moves to .45 .35 .1 .1.
     kept = kept_sets([0, 1, 2])
     before, after = torch.tensor([[0.5, 0.3, 0.15, 0.05]]), torch.tensor([[0.45, 0.35, 0.1, 0.1]])
-    m = over_kept(token_logprobs(before.log(), torch.tensor([1]), 1.0, kept=kept))
-    p = over_kept(token_logprobs(after.log(), torch.tensor([1]), 1.0, kept=kept))
+    m = over_kept(token_logprobs(before.log(), torch.tensor([1]), 1.0, terms=[kept]))
+    p = over_kept(token_logprobs(after.log(), torch.tensor([1]), 1.0, terms=[kept]))
     assert m.exp().item() == pytest.approx(0.315789, abs=1e-6)
     assert (p - m).exp().item() == pytest.approx(1.231481, abs=1e-6)
     unreplayed = token_logprobs(before.log(), torch.tensor([1]), 1.0)[0]
@@ -70,7 +70,9 @@ def test_values_and_gradients_are_those_of_the_formulas_in_chunks_and_slices(
     monkeypatch.setattr(logprobs_module, "SLICE_LOGITS", slice_logits)
     hidden, weight, targets, kept = problem()
     unsampled = torch.tensor([17])
-    got = output_logprobs(hidden, weight, targets, temperature, vocab_size=19, unsampled=unsampled, kept=kept)
+    got = output_logprobs(
+        hidden, weight, targets, temperature, vocab_size=19, unsampled=unsampled, terms=[kept]
+    )
     wanted = reference(hidden, weight, targets, temperature, kept, unsampled)
     directions = torch.randn(3, 11, generator=torch.Generator().manual_seed(1))
     slopes, expected = (
@@ -80,7 +82,7 @@ def test_values_and_gradients_are_those_of_the_formulas_in_chunks_and_slices(
     for left, right in zip((*got, *slopes), (*wanted, *expected), strict=True):
         assert (left - right).abs().max() < 1e-5
     # A token that had no other choice has no gradient.
-    again = output_logprobs(hidden, weight, targets, temperature, vocab_size=19, kept=kept)
+    again = output_logprobs(hidden, weight, targets, temperature, vocab_size=19, terms=[kept])
     (alone,) = torch.autograd.grad(over_kept(again)[0], hidden)
     assert over_kept(got)[0].abs() < 1e-6 and alone.abs().max() < 1e-6
 
@@ -88,7 +90,7 @@ def test_values_and_gradients_are_those_of_the_formulas_in_chunks_and_slices(
 def test_the_gradient_is_the_numeric_one():
     hidden, weight, targets, kept = problem(3)
     logits = (hidden.detach() @ weight.detach().t()).requires_grad_()
-    found = over_kept(token_logprobs(logits, targets, 0.8, kept=kept))
+    found = over_kept(token_logprobs(logits, targets, 0.8, terms=[kept]))
     (slopes,) = torch.autograd.grad(found.sum(), logits)
 
     def value(moved: Tensor) -> float:
@@ -114,14 +116,14 @@ def test_bfloat16_logits_that_are_kept_or_computed_again_give_the_same(monkeypat
     hidden, weight = (each.detach().bfloat16().requires_grad_() for each in (hidden, weight))
 
     def run() -> list[Tensor]:
-        values = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19, kept=kept)
+        values = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19, terms=[kept])
         return [*values, *torch.autograd.grad(over_kept(values).sum() + values[1].sum(), (hidden, weight))]
 
     stored = run()
     monkeypatch.setattr(logprobs_module, "KEPT_BYTES", 0)
     assert all(map(torch.equal, run(), stored))
     logits = torch.nn.functional.linear(hidden, weight)
-    exact = token_logprobs(logits.double(), targets, 0.7, kept=kept)
+    exact = token_logprobs(logits.double(), targets, 0.7, terms=[kept])
     assert all((left - right).abs().max() < 1e-5 for left, right in zip(stored, exact, strict=False))
 
 

@@ -111,7 +111,7 @@ def test_the_output_layer_has_the_gradient_of_the_formula(
         vocab_size=400,
         unsampled=UNSAMPLED,
         cap=tempering.cap,
-        kept=kept if is_kept else None,
+        terms=[kept] if is_kept else [],
         kernel=kernel,
     )
     leaves = [each.detach().double().requires_grad_() for each in (hidden, weight)]

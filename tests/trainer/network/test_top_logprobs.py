@@ -8,7 +8,8 @@ from torch import Tensor
 
 import asyncrl.trainer.network.logprobs as logprobs_module
 from asyncrl.trainer.network.logprobs import output_logprobs
-from asyncrl.trainer.packing.kept_sets import KeptSets, TopTokens
+from asyncrl.trainer.packing.kept_sets import KeptSets
+from asyncrl.trainer.packing.top_tokens import TopTokens
 
 UNSAMPLED = torch.tensor([17])
 
@@ -20,7 +21,7 @@ def problem(seed: int = 0) -> tuple[Tensor, Tensor, Tensor, TopTokens]:
     teacher = torch.log_softmax(2 * torch.randn(11, 19, generator=generator), -1)
     logprobs, tokens = teacher.topk(4, -1)
     logprobs[tokens == 17] = -math.inf
-    return hidden, weight, torch.arange(11), TopTokens(tokens, logprobs)
+    return hidden, weight, torch.arange(11), TopTokens(tokens, logprobs.exp(), logprobs)
 
 
 def reference(
@@ -44,7 +45,7 @@ def test_values_and_gradients_are_those_of_the_formulas_in_chunks_and_slices(
     monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", sizes[0])
     monkeypatch.setattr(logprobs_module, "SLICE_LOGITS", sizes[1])
     hidden, weight, targets, top = problem()
-    given = {"unsampled": UNSAMPLED, "top": top, "cap": cap}
+    given = {"unsampled": UNSAMPLED, "terms": [top], "cap": cap}
     got = output_logprobs(hidden, weight, targets, temperature, vocab_size=19, **given)
     wanted = reference(hidden, weight, targets, temperature, top, cap)
     directions = torch.randn(3, 11, generator=torch.Generator().manual_seed(1))
@@ -67,7 +68,7 @@ def test_log_probs_and_entropies_are_to_the_bit_what_they_are_without_it(monkeyp
     monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", 40)
     hidden, weight, targets, top = problem()
     plain = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19)
-    beside = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19, top=top)
+    beside = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19, terms=[top])
     assert len(plain) == 2 and all(map(torch.equal, plain, beside[:2]))
 
 
@@ -77,7 +78,7 @@ def test_kept_sets_may_be_beside_it(monkeypatch: pytest.MonkeyPatch):
     found = []
     for at_once in (2**26, 40):
         monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", at_once)
-        values = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19, kept=kept, top=top)
+        values = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19, terms=[kept, top])
         slopes = torch.autograd.grad((values[2] + 2 * values[3]).sum(), (hidden, weight))
         found.append([*values, *slopes])
     assert all((left - right).abs().max() < 1e-5 for left, right in zip(*found, strict=True))
@@ -88,7 +89,7 @@ def test_bfloat16_logits_that_are_kept_or_computed_again_give_the_same(monkeypat
     hidden, weight = (each.detach().bfloat16().requires_grad_() for each in (hidden, weight))
 
     def run() -> list[Tensor]:
-        values = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19, top=top)
+        values = output_logprobs(hidden, weight, targets, 0.7, vocab_size=19, terms=[top])
         return [*values, *torch.autograd.grad(values[2].sum() + values[1].sum(), (hidden, weight))]
 
     stored = run()

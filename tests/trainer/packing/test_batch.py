@@ -4,12 +4,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from fakes.columns import COLUMNS
 from fakes.models import random_batch
-from fakes.sequences import in_pairs, sequence, with_kept_sets, with_observed, with_turns
+from fakes.sequences import in_pairs, sequence, with_credits, with_kept_sets, with_observed, with_turns
 from fakes.shapes import tiny_shape
 
 from asyncrl.model.flops import token_flops
-from asyncrl.records import Batch, ScoredSequence
+from asyncrl.records import CREDITS, Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import make_micro_batch, rank_micro_batches
 from asyncrl.wire.messages import pack_sequences, unpack_sequences
 
@@ -105,12 +106,15 @@ def test_ranks_take_part_in_a_batch_that_teaches_nothing():
 def test_turns_bring_their_advantages_and_credits_lie_at_their_tokens():
     plain = sequence([1], [5, 6], advantage=-1.0)
     turns = with_observed(sequence([1], [2, 3, 0, 4, 5]), [(2, 3)])
-    turns = dataclasses.replace(turns, turn_advantages=[(2, 0.5), (2, 0.25)], credits=[(1, 2.0), (3, -1.0)])
-    micro = make_micro_batch([plain, turns], 0)
+    turns = dataclasses.replace(turns, turn_advantages=[(2, 0.5), (2, 0.25)])
+    turns = with_credits(turns, (1, 2.0), (3, -1.0))
+    micro = make_micro_batch([plain, turns], 0, columns=COLUMNS)
     assert micro.targets.tolist() == [5, 6, 2, 3, 4, 5]
     assert micro.advantages.tolist() == [-1.0, -1.0, 0.5, 0.5, 0.25, 0.25]
-    assert micro.credits.tolist() == [0.0, 0.0, 0.0, 2.0, 0.0, -1.0]
-    assert make_micro_batch([plain], 0).credits is None
+    assert micro.columns[CREDITS].tolist() == [0.0, 0.0, 0.0, 2.0, 0.0, -1.0]
+    assert not make_micro_batch([plain], 0, columns=COLUMNS).columns
+    # No part reads it.
+    assert not make_micro_batch([turns], 0).columns
 
 
 def test_packs_are_padded_to_a_multiple_without_a_token_that_anything_sees():
@@ -135,6 +139,7 @@ def test_attention_and_output_layer_are_counted_where_they_are_computed():
 def tensors_of(record: object) -> list[torch.Tensor]:
     """All tensors in a micro-batch, and in its parts."""
     values = [getattr(record, field.name) for field in dataclasses.fields(record)]
+    values += [own for value in values if isinstance(value, dict) for own in value.values()]
     inner = [tensor for value in values if dataclasses.is_dataclass(value) for tensor in tensors_of(value)]
     return [value for value in values if torch.is_tensor(value)] + inner
 
@@ -144,7 +149,10 @@ def test_a_batch_that_came_over_the_wire_is_packed_as_the_one_that_was_sent(chan
     batch = change(random_batch(3, num_groups=6, group_size=4, longest=30))
     arrived = dataclasses.replace(batch, sequences=unpack_sequences(pack_sequences(batch.sequences)))
     for one, other in zip(
-        *(rank_micro_batches(each, budget_tokens=64, rank=1, num_ranks=2) for each in (batch, arrived)),
+        *(
+            rank_micro_batches(each, budget_tokens=64, rank=1, num_ranks=2, columns=COLUMNS)
+            for each in (batch, arrived)
+        ),
         strict=True,
     ):
         assert one.names == other.names and one.lines == other.lines

@@ -1,15 +1,16 @@
 """Kept sets become tensors, and equal tokens with other kept sets become predictions of their own."""
 
-import dataclasses
 import random
 
 import numpy as np
 import pytest
 import torch
+from fakes.columns import COLUMNS
+from fakes.sequences import with_column, without_column
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncrl.model.kept_sets import pack_kept_set
+from asyncrl.model.kept_sets import KEPT_SETS, pack_kept_set
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.packing.batch import make_micro_batch
 from asyncrl.trainer.packing.kept_sets import KeptSets, unpack_kept_sets
@@ -19,7 +20,9 @@ def sequence(name: str, response: list[int], kept: list[list[int]]) -> ScoredSeq
     size = len(response)
     packed = b"".join(pack_kept_set(token, ids) for token, ids in zip(response, kept, strict=True))
     logprobs, versions, continued = [-0.5] * size, [0] * size, [False] * size
-    return ScoredSequence(name, [1, 2], response, logprobs, versions, continued, 1.0, 1.0, kept=packed)
+    return ScoredSequence(
+        name, [1, 2], response, logprobs, versions, continued, 1.0, 1.0, columns={KEPT_SETS: packed}
+    )
 
 
 def by_row(kept: KeptSets, num_rows: int) -> list[set[int]]:
@@ -44,14 +47,13 @@ def test_equal_tokens_share_a_prediction_unless_their_kept_sets_differ() -> None
         sequence("0-1", [5, 6], [[5, 7], [6, 8]]),
         sequence("0-2", [5, 9], [[5, 7], [9, 3]]),
     ]
-    micro = make_micro_batch(sequences, 0)
-    assert micro.kept is not None
+    micro = make_micro_batch(sequences, 0, columns=COLUMNS)
     assert micro.copies.tolist() == [0, 1, 0, 2, 0, 3]
     assert micro.targets[micro.distinct].tolist() == [5, 6, 6, 9]
-    assert by_row(micro.kept, 4) == [{5, 7}, {6}, {6, 8}, {3, 9}]
+    assert by_row(micro.terms[KEPT_SETS], 4) == [{5, 7}, {6}, {6, 8}, {3, 9}]
     # As without kept sets: where the same past predicts the same token.
-    plain = make_micro_batch([dataclasses.replace(each, kept=b"") for each in sequences], 0)
-    assert plain.kept is None
+    plain = make_micro_batch([without_column(each, KEPT_SETS) for each in sequences], 0, columns=COLUMNS)
+    assert not plain.terms
     assert plain.predicting[plain.distinct[plain.copies]].equal(
         micro.predicting[micro.distinct[micro.copies]]
     )
@@ -61,10 +63,11 @@ def test_parts_of_kept_sets_are_those_of_their_rows_and_columns() -> None:
     kept = KeptSets.of(torch.tensor([0, 0, 2, 2, 3]), torch.tensor([1, 8, 8, 9, 4]), 4)
     assert by_row(kept.of_rows(torch.tensor([2, 3]), 4), 2) == [{8, 9}, {4}]
     assert by_row(kept.of_columns(8, 1), 4) == [{0}, set(), {0}, set()]
-    assert by_row(kept.of_slice(slice(1, 3)), 2) == [set(), {8, 9}]
+    rows, tokens = kept.places(slice(1, 3))
+    assert (rows.tolist(), tokens.tolist()) == ([1, 1], [8, 9])
 
 
 def test_a_token_without_its_kept_set_is_refused() -> None:
-    broken = dataclasses.replace(sequence("0-0", [5, 6], [[5], [6]]), kept=b"\0")
-    with pytest.raises(AssertionError, match="what is told of 1 of 2 sampled tokens"):
-        make_micro_batch([broken], 0)
+    broken = with_column(sequence("0-0", [5, 6], [[5], [6]]), KEPT_SETS, b"\0")
+    with pytest.raises(ValueError, match="shorter"):
+        make_micro_batch([broken], 0, columns=COLUMNS)

@@ -1,14 +1,15 @@
-import dataclasses
 import random
 
 import numpy as np
 import pytest
 import torch
-from fakes.sequences import sequence, with_observed
+from fakes.sequences import sampled_positions, sequence, with_column, with_observed
 
+from asyncrl.model.routes import ROUTES
 from asyncrl.records import ScoredSequence
+from asyncrl.trainer.packing.columns import input_symbols, present
 from asyncrl.trainer.packing.prefix_tree import PackedTree, num_common, pack_tree
-from asyncrl.trainer.packing.routes import give_routes
+from asyncrl.trainer.packing.routes import RouteColumn
 
 
 def read_rows(tree: PackedTree) -> list[list[int]]:
@@ -104,7 +105,7 @@ def test_turns_are_packed_as_their_sampled_tokens_after_all_that_precedes_them(s
     wanted = [
         (tuple(s.prompt_tokens + s.response_tokens[:i]), s.response_tokens[i])
         for s in sequences
-        for i in s.sampled_positions()
+        for i in sampled_positions(s)
     ]
     assert [found[place] for place in tree.predicting.tolist()] == [before for before, _ in wanted]
     assert [wanted[i] for i in tree.distinct[tree.copies].tolist()] == wanted
@@ -124,14 +125,14 @@ def test_common_tokens_are_counted_from_the_start():
 
 def test_tokens_that_took_other_experts_are_packed_apart():
     # Rows of one byte. The second took others from its third token on, the third is the first again.
-    first = sequence([1, 2], [3, 4, 5], routes=b"abcd")
-    tree = pack_tree(
-        [first, sequence([1, 2], [3, 4, 6], routes=b"abXd"), sequence([1, 2], [3, 4, 5], routes=b"abcd")]
-    )
+    responses = [([3, 4, 5], b"abcd"), ([3, 4, 6], b"abXd"), ([3, 4, 5], b"abcd")]
+    sequences = [sequence([1, 2], response, columns={ROUTES: rows}) for response, rows in responses]
+    tree = pack_tree(sequences, input_symbols(sequences, [RouteColumn()]))
     assert tree.tokens.tolist() == [1, 2, 3, 4, 3, 4]
     assert tree.predicting.tolist() == [1, 2, 3, 1, 4, 5, 1, 2, 3]
-    routes = give_routes([first], np.zeros(4, np.int64), np.arange(4), torch.zeros(5, dtype=torch.int64))
-    assert routes is not None and routes.is_known.tolist() == [True] * 4 + [False]
+    places = np.zeros(4, np.int64), np.arange(4), torch.zeros(5, dtype=torch.int64)
+    routes = RouteColumn().packed(sequences[:1], *places)
+    assert routes.is_known.tolist() == [True] * 4 + [False]
     assert routes.rows[:4, 0].tobytes() == b"abcd"
 
 
@@ -146,22 +147,27 @@ def test_every_sequence_finds_its_own_routes_and_each_is_packed_once(seed: int):
     for _ in range(source.randint(1, 20)):
         one = sequence(tokens(1, 3), tokens(1, 5))
         rows = bytes(source.choices([0, 0, 0, 1], k=2 * one.num_inputs())) if source.random() < 0.8 else b""
-        sequences.append(dataclasses.replace(one, routes=rows))
-    tree = pack_tree(sequences)
-    routes = give_routes(sequences, tree.sources, tree.positions, torch.zeros(len(tree.tokens)))
+        sequences.append(with_column(one, ROUTES, rows) if rows else one)
+    columns = present(sequences, {ROUTES: RouteColumn()})
+    tree = pack_tree(sequences, input_symbols(sequences, columns))
+    (routes,) = [
+        each.packed(sequences, tree.sources, tree.positions, torch.zeros(len(tree.tokens)))
+        for each in columns
+    ] or [None]
     ends = np.cumsum([one.num_sampled() for one in sequences])[:-1]
     for one, places in zip(sequences, np.split(tree.predicting, ends), strict=True):
         # The row that ends at the last prediction is the sequence's whole past.
         row = next(row for row in tree.rows if places[-1] in row)[: one.num_inputs()]
         assert row[-1] == places[-1] and row[-len(places) :].tolist() == places.tolist()
         assert tree.tokens[row].tolist() == (one.prompt_tokens + one.response_tokens)[:-1]
-        if one.routes:
+        if ROUTES in one.columns:
             assert routes is not None and routes.is_known[row].all()
-            assert routes.rows[row].tobytes() == one.routes
+            assert routes.rows[row].tobytes() == one.columns[ROUTES]
         else:
             assert routes is None or not routes.is_known[row].any()
     pasts = set()
     for one in sequences:
         inputs = (one.prompt_tokens + one.response_tokens)[: one.num_inputs()]
-        pasts |= {(tuple(inputs[:i]), one.routes[: 2 * i] or None) for i in range(1, len(inputs) + 1)}
+        rows = one.columns.get(ROUTES, b"")
+        pasts |= {(tuple(inputs[:i]), rows[: 2 * i] or None) for i in range(1, len(inputs) + 1)}
     assert len(tree.tokens) == len(pasts)

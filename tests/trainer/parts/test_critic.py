@@ -6,15 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.columns import COLUMNS
 from fakes.learners import copy_weights, is_same, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
-from fakes.sequences import with_turns
+from fakes.sequences import with_credits, with_turns
 from families.known import write_tiny
 
 from asyncrl.algorithms.batch_advantages import mask_cut_off
 from asyncrl.algorithms.values import end_rewards, generalised_advantages, length_adaptive_lambda
+from asyncrl.journal.packing import unpack_logprobs
 from asyncrl.model.memory import rank_memory
-from asyncrl.records import Batch
+from asyncrl.records import CREDITS, Batch
 from asyncrl.trainer.checkpoints.checkpoint import CheckpointError, Checkpoints
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
@@ -61,7 +63,7 @@ def train(learner: Learner, first: int, last: int, *, has_turns: bool = False) -
 
 def micro_batches(learner: Learner, batch: Batch) -> list:
     budget = learner.section.tokens_per_micro_batch
-    return rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1)
+    return rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1, columns=COLUMNS)
 
 
 def draw_head(critic: Critic, *, scale: float = 1.0) -> None:
@@ -194,7 +196,7 @@ def test_rewards_inside_a_response_are_taken_at_their_tokens_and_observed_tokens
     learner = critic_learner(folder, algorithm=gae(is_whitened=False))
     draw_head(learner.part(Critic))
     batch = with_turns(random_batch(1))
-    assert sum(len(sequence.credits) for sequence in batch.sequences) > 4
+    assert sum(CREDITS in sequence.columns for sequence in batch.sequences) > 2
     # Under gae an advantage that comes is a reward, of the whole trajectory.
     sequences = [dataclasses.replace(sequence, turn_advantages=[]) for sequence in batch.sequences]
     micro = micro_batches(learner, dataclasses.replace(batch, sequences=sequences))
@@ -204,8 +206,8 @@ def test_rewards_inside_a_response_are_taken_at_their_tokens_and_observed_tokens
     for i, name in enumerate(micro[0].names):
         own = micro[0].sequence_ids == i
         sequence, penalties = names[name], [0.0] * int(own.sum())
-        for place, reward in sequence.credits:
-            penalties[place] -= reward
+        if CREDITS in sequence.columns:
+            penalties = [-reward for reward in unpack_logprobs(sequence.columns[CREDITS])]
         wanted = recursion(values[own].tolist(), sequence.advantage, penalties)
         assert found[own].tolist() == pytest.approx(wanted, abs=1e-5)
 
@@ -215,7 +217,8 @@ def test_a_reward_at_the_last_token_is_one_of_the_outcome(folder: Path):
     batch = random_batch(1)
     whole = [dataclasses.replace(s, advantage=0.75) for s in batch.sequences]
     split = [
-        dataclasses.replace(s, advantage=0.5, credits=[(s.num_sampled() - 1, 0.25)]) for s in batch.sequences
+        with_credits(dataclasses.replace(s, advantage=0.5), (s.num_sampled() - 1, 0.25))
+        for s in batch.sequences
     ]
     learners = [critic_learner(folder, trainer=TRAINER) for _ in range(2)]
     metrics = [

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
 from fakes.models import reference_model
+from fakes.sequences import sampled_positions
 
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.tasks.demonstration import of_tokens
@@ -31,7 +32,7 @@ def expected(folder: Path, batch: list[ScoredSequence]) -> tuple[float, dict[str
     for row in batch:
         tokens = row.prompt_tokens + row.response_tokens
         labels = [-100] * len(tokens)
-        for place in row.sampled_positions():
+        for place in sampled_positions(row):
             labels[len(row.prompt_tokens) + place] = tokens[len(row.prompt_tokens) + place]
         learned = sum(label >= 0 for label in labels)
         loss = model(input_ids=torch.tensor([tokens]), labels=torch.tensor([labels])).loss

@@ -7,19 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from fakes.columns import COLUMNS
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
-from fakes.sequences import with_routes
+from fakes.sequences import with_column, with_routes
 from torch import Tensor
 
 from asyncrl.errors import InputError
 from asyncrl.model.folder import check_model_folder
+from asyncrl.model.routes import ROUTES
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.network.convert import export_weights, load_weights
 from asyncrl.trainer.network.export import open_weights
 from asyncrl.trainer.network.model import Policy, build_policy
 from asyncrl.trainer.packing.batch import MicroBatch, make_micro_batch
-from asyncrl.trainer.packing.routes import RecordedRoutes, unpack_rows
+from asyncrl.trainer.packing.routes import RecordedRoutes
 from asyncrl.trainer.parts.reference import Reference
 from asyncrl.trainer.parts.routing_replay import Replay, record_routes
 from asyncrl.trainer.step.learner import Learner
@@ -48,7 +50,7 @@ def load(folder: Path, recompute: str = "none") -> tuple[Policy, Replay]:
 
 def told(sequence: ScoredSequence) -> np.ndarray:
     """[positions but the last, layers, chosen]."""
-    return unpack_rows(sequence).reshape(-1, NUM_LAYERS, NUM_CHOSEN)
+    return np.frombuffer(sequence.columns[ROUTES], np.uint8).reshape(-1, NUM_LAYERS, NUM_CHOSEN)
 
 
 def make_take(router: torch.nn.Module, chosen: np.ndarray) -> Callable[[Tensor], tuple[Tensor, ...]]:
@@ -90,7 +92,7 @@ def test_log_probs_and_gradients_are_those_of_a_model_that_takes_the_same_expert
         weights.append(torch.randn(len(wanted[-1]), generator=directions))
         (wanted[-1] * weights[-1]).sum().backward()
     policy, _ = load(experts)
-    micro = make_micro_batch(batch.sequences, 1)
+    micro = make_micro_batch(batch.sequences, 1, columns=COLUMNS)
     logprobs, _ = policy[0](micro, TEMPERATURE)
     (logprobs * torch.cat(weights)).sum().backward()
     assert (logprobs - torch.cat(wanted)).abs().max() < 1e-5
@@ -104,7 +106,7 @@ def test_log_probs_and_gradients_are_those_of_a_model_that_takes_the_same_expert
         if parameter.grad is not None and name in gradients:
             assert (gradients[name] - parameter.grad).abs().max() < 3e-5 * parameter.grad.abs().max(), name
     # Left alone, the routers choose otherwise.
-    free, _ = policy[0]([micro.without_routes()][0], TEMPERATURE)
+    free, _ = policy[0]([micro.without_inputs()][0], TEMPERATURE)
     assert (free - logprobs).abs().max() > 0.01
 
 
@@ -112,7 +114,7 @@ def test_each_packed_token_takes_exactly_the_experts_of_its_sequence_and_padding
     batch = routed_batch(2)
     policy, replay = load(experts)
     choices = watch_choices(policy)
-    micro = make_micro_batch(batch.sequences, 2, token_multiple=64)
+    micro = make_micro_batch(batch.sequences, 2, token_multiple=64, columns=COLUMNS)
     with torch.no_grad():
         policy[0](micro, TEMPERATURE)
     ends = np.cumsum([one.num_sampled() for one in batch.sequences])[:-1]
@@ -132,7 +134,7 @@ def test_gates_are_those_of_the_routers_own_logits_with_their_gradient(experts: 
     policy, _ = load(experts)
     router = policy[0].decoder.layers[1].mlp.router
     sequence = routed_batch(3).sequences[0]
-    micro = make_micro_batch([sequence], 3)
+    micro = make_micro_batch([sequence], 3, columns=COLUMNS)
     router.router_replay.note(router, (), {"packed_seq_params": micro.sequences})
     logits = torch.randn(len(micro.tokens), 1, NUM_EXPERTS, requires_grad=True)
     direction = torch.randn(len(micro.tokens), NUM_EXPERTS)
@@ -149,7 +151,7 @@ def test_gates_are_those_of_the_routers_own_logits_with_their_gradient(experts: 
 
 
 def test_recomputed_layers_take_the_experts_of_their_own_pack(experts: Path):
-    packs = [make_micro_batch(routed_batch(step).sequences, step) for step in (4, 5)]
+    packs = [make_micro_batch(routed_batch(step).sequences, step, columns=COLUMNS) for step in (4, 5)]
     gradients = []
     for recompute in ("none", "full"):
         policy, _ = load(experts, recompute)
@@ -186,7 +188,7 @@ def test_a_step_is_the_same_however_its_batch_is_split(experts: Path):
 def test_the_reference_routes_for_itself(experts: Path, lora: dict | None):
     batch = routed_batch(1)
     learner = make_replaying(experts, "rollout", algorithm={"kl": {"coefficient": 0.1}}, model={"lora": lora})
-    micro = make_micro_batch(batch.sequences, 0)
+    micro = make_micro_batch(batch.sequences, 0, columns=COLUMNS)
     (found,) = learner.part(Reference).logprobs([micro], TEMPERATURE)
     model = reference_model(experts)
     with torch.no_grad():
@@ -214,8 +216,8 @@ def test_later_optimizer_steps_take_the_experts_of_the_policy_before_the_batch(
     ((micro,),) = recorded
     before, after = make_learner(experts), copy_weights(learner.model)
     free = watch_choices(before.model)
-    before.passes.logprobs(before.parallel_chunks, [micro.without_routes()], 1.0)
-    assert isinstance(micro.sequences.routes, RecordedRoutes)
+    before.passes.logprobs(before.parallel_chunks, [micro.without_inputs()], 1.0)
+    assert isinstance(micro.sequences.columns[ROUTES], RecordedRoutes)
     for number, passes in enumerate(choices):
         # The pass before the steps, that of the first step, that of the second.
         assert len(passes) == 3 and torch.equal(passes[0], free[number][0])
@@ -232,7 +234,7 @@ def test_responses_without_routes_or_with_some_too_many_are_refused(experts: Pat
     with pytest.raises(InputError, match=r"has 0 bytes of routes for the \d+ positions .*_replay is rollout"):
         learner.step(plain)
     first, *others = batch.sequences
-    short = dataclasses.replace(first, routes=first.routes[:-1])
+    short = with_column(first, ROUTES, first.columns[ROUTES][:-1])
     with pytest.raises(InputError, match="bytes of routes"):
         learner.step(dataclasses.replace(batch, sequences=[short, *others]))
     with pytest.raises(InputError, match="routing_replay is not rollout"):
@@ -241,7 +243,7 @@ def test_responses_without_routes_or_with_some_too_many_are_refused(experts: Pat
 
 def test_an_expert_that_there_is_not_is_an_error(experts: Path):
     sequence = routed_batch(1).sequences[0]
-    wrong = dataclasses.replace(sequence, routes=bytes([NUM_EXPERTS]) + sequence.routes[1:])
+    wrong = with_column(sequence, ROUTES, bytes([NUM_EXPERTS]) + sequence.columns[ROUTES][1:])
     policy, _ = load(experts)
     with pytest.raises(ValueError, match="routes of layer 0 name expert 8 of 8"):
-        policy[0](make_micro_batch([wrong], 0), 1.0)
+        policy[0](make_micro_batch([wrong], 0, columns=COLUMNS), 1.0)

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.columns import COLUMNS
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model
-from fakes.sequences import scored_by_teacher, with_turns
+from fakes.sequences import sampled_positions, scored_by_teacher, with_column, with_turns
 
 from asyncrl.errors import InputError
-from asyncrl.model.top_tokens import pack_top, unpack_top
+from asyncrl.journal.packing import unpack_logprobs
+from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, pack_top, unpack_top
 from asyncrl.records import Batch
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
@@ -37,15 +39,18 @@ def test_the_gradient_is_that_of_transformers_with_the_log_ratio_at_each_sampled
 ) -> None:
     batch = taught(with_turns(random_batch(1, temperature=0.8)), advantage=None if has_reward else 0.0)
     learner = make_learner(folder, teacher=TEACHER)
-    micro_batches = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    micro_batches = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1, columns=COLUMNS)
     ((micro,),) = with_teacher([micro_batches], 0.5)
     metrics = learner.accumulate(MiniBatch([micro], batch.temperature))
     got = dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
 
     model, total, num_tokens, gaps = reference_model(folder), torch.zeros(()), 0, torch.zeros(())
     for one in batch.sequences:
-        current = reference_logprobs(model, one, 0.8)[one.sampled_positions()]
-        behavior, teacher = torch.tensor(one.behavior_logprobs), torch.tensor(one.teacher_logprobs)
+        current = reference_logprobs(model, one, 0.8)[sampled_positions(one)]
+        behavior, teacher = (
+            torch.tensor(one.behavior_logprobs),
+            torch.tensor(unpack_logprobs(one.columns[TEACHER_LOGPROBS])),
+        )
         weight = (
             (current.detach() - behavior).exp().clamp(max=learner.objective.algorithm.importance_weight.cap)
         )
@@ -63,15 +68,15 @@ def test_the_forward_kl_over_the_teachers_likeliest_tokens_has_the_gradient_of_t
 ) -> None:
     batch = taught(with_turns(random_batch(1, temperature=0.8)), advantage=0.0, top_k=5)
     learner = make_learner(folder, teacher=TOP | {"coefficient": 0.0})
-    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1)
+    (micro,) = rank_micro_batches(batch, budget_tokens=8192, rank=0, num_ranks=1, columns=COLUMNS)
     metrics = learner.accumulate(MiniBatch([micro], batch.temperature))
     got = dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
 
     model, total, mass, num_tokens = reference_model(folder), torch.zeros(()), 0.0, 0
     for one in batch.sequences:
-        ids, logs = (torch.tensor(each) for each in unpack_top(one.teacher_top, one.num_sampled()))
+        ids, logs = (torch.tensor(each) for each in unpack_top(one.columns[TEACHER_TOP], one.num_sampled()))
         tokens = torch.tensor([*one.prompt_tokens, *one.response_tokens])
-        places = torch.tensor(one.sampled_positions()) + len(one.prompt_tokens) - 1
+        places = torch.tensor(sampled_positions(one)) + len(one.prompt_tokens) - 1
         logits = model(tokens[None]).logits[0, places].float() / 0.8
         logits = logits.index_fill(1, torch.tensor(learner.unsampled.ids, dtype=torch.int64), -1e30)
         logprobs = torch.log_softmax(logits, -1).gather(1, ids.long())
@@ -125,7 +130,7 @@ def test_a_likeliest_token_that_the_policy_never_samples_is_refused_where_it_has
     wrong = learner.shape.vocab_size
     for logprob, is_refused in [(-math.inf, False), (-0.1, True), (math.nan, True)]:
         sequences = [
-            dataclasses.replace(one, teacher_top=pack_top([[(logprob, wrong)]] * one.num_sampled(), ()))
+            with_column(one, TEACHER_TOP, pack_top([[(logprob, wrong)]] * one.num_sampled(), ()))
             for one in scored_by_teacher(batch).sequences
         ]
         bad = dataclasses.replace(batch, sequences=sequences)

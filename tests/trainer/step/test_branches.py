@@ -46,7 +46,7 @@ def scored(trajectory: Trajectory, advantage: float) -> list[ScoredSequence]:
         branch_rewards={},
         outcome="correct",
         source="",
-        teacher_scores={},
+        columns={},
     )
 
 

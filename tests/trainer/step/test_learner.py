@@ -13,12 +13,12 @@ import torch
 from fakes.learners import copy_weights, make_learner
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model, write_tokenizer
 from fakes.recipes import make_recipe
-from fakes.sequences import with_kept_sets, with_turns
+from fakes.sequences import sampled_positions, with_kept_sets, with_turns
 from torch import Tensor
 
 from asyncrl.algorithms.contract import check_terms
 from asyncrl.errors import Diverged, InputError
-from asyncrl.model.kept_sets import split_kept_sets
+from asyncrl.model.kept_sets import KEPT_SETS, split_kept_sets
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.network import logprobs, weight_gradient
@@ -35,8 +35,8 @@ from asyncrl.trainer.step.part import MiniBatch
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Metrics and gradient, under Hugging Face names, of one batch on this one rank."""
     budget = learner.section.tokens_per_micro_batch
-    lengths = learner.objective.prompt_lengths(batch)
-    micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1, lengths=lengths)
+    told, columns = learner.objective.told(batch), learner.columns()
+    micro_batches = rank_micro_batches(told, budget_tokens=budget, rank=0, num_ranks=1, columns=columns)
     metrics = learner.accumulate(MiniBatch(micro_batches, batch.temperature))
     return metrics, dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
 
@@ -103,7 +103,7 @@ def test_the_gradient_of_turns_with_their_own_advantages_is_that_of_transformers
     model, cap = reference_model(folder), make_recipe(folder).algorithm.importance_weight.cap
     total, num_tokens = torch.zeros(()), 0
     for sequence in batch.sequences:
-        current = reference_logprobs(model, sequence, 0.8)[sequence.sampled_positions()]
+        current = reference_logprobs(model, sequence, 0.8)[sampled_positions(sequence)]
         weight = (current.detach() - torch.tensor(sequence.behavior_logprobs)).exp().clamp(max=cap)
         first, rest = sequence.turn_advantages or [(0, 0.0), (len(current), sequence.advantage)]
         advantages = torch.tensor([first[1]] * first[0] + [rest[1]] * rest[0])
@@ -120,7 +120,7 @@ def test_turns_of_one_advantage_are_a_response_of_it_to_the_last_digit(folder: P
         dataclasses.replace(s, turn_advantages=[(count, s.advantage) for count, _ in s.turn_advantages])
         for s in turns.sequences
     ]
-    plain = [dataclasses.replace(s, turn_advantages=[], credits=[]) for s in turns.sequences]
+    plain = [dataclasses.replace(s, turn_advantages=[], columns={}) for s in turns.sequences]
     learners = [make_learner(folder, algorithm={"advantage": advantage}) for _ in range(2)]
     metrics = [
         learner.step(dataclasses.replace(turns, sequences=sequences))
@@ -172,7 +172,9 @@ def test_tokens_that_are_never_sampled_are_no_part_of_loss_gradient_and_referenc
 def kept_ids(sequence: ScoredSequence) -> list[list[int]]:
     """The kept set of each token, the token itself included."""
     found = []
-    for token, packed in zip(sequence.sampled_tokens(), split_kept_sets(sequence.kept), strict=True):
+    for token, packed in zip(
+        sequence.sampled_tokens(), split_kept_sets(sequence.columns[KEPT_SETS]), strict=True
+    ):
         kept = unpack_kept_sets([packed], np.array([token]))
         found.append(kept.tokens.tolist())
     return found

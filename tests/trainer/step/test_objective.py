@@ -18,9 +18,10 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence, root_id
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.whole_logprobs import token_logprobs
-from asyncrl.trainer.packing.batch import mini_batches, prompt_lengths, rank_micro_batches
+from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.parts.reference import Reference
 from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.loss_columns import prompt_lengths
 from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.optimizer import set_learning_rate
 from asyncrl.trainer.step.part import MiniBatch
@@ -86,12 +87,8 @@ each_combination = pytest.mark.parametrize(
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
     """Metrics and gradient, under Hugging Face names; the policy has moved since the proximal one."""
     budget = learner.section.tokens_per_micro_batch
-    lengths = learner.objective.prompt_lengths(batch)
-    micro_batches = rank_micro_batches(batch, budget_tokens=budget, rank=0, num_ranks=1, lengths=lengths)
-    if imitation := learner.objective.imitation(batch):
-        micro_batches = rank_micro_batches(
-            batch, budget_tokens=budget, rank=0, num_ranks=1, lengths=lengths, imitation=imitation
-        )
+    told, columns = learner.objective.told(batch), learner.columns()
+    micro_batches = rank_micro_batches(told, budget_tokens=budget, rank=0, num_ranks=1, columns=columns)
     now = learner.passes.logprobs(learner.parallel_chunks, micro_batches, batch.temperature)
     # By -0.3, 0 or 0.3 per token, whatever the micro-batch it is in.
     proximals = [p + 0.3 * (m.targets % 3 - 1) for p, m in zip(now, micro_batches, strict=True)]

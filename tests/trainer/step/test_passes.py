@@ -34,7 +34,9 @@ def test_a_pass_forward_costs_a_third_of_one_with_gradients_and_each_is_counted_
 def test_log_probs_over_kept_sets_and_over_all_tokens_come_of_one_pass(folder: Path):
     learner = make_learner(folder)
     batch = random_batch(1)
-    parts = rank_micro_batches(with_kept_sets(batch), budget_tokens=30, rank=0, num_ranks=1)
+    parts = rank_micro_batches(
+        with_kept_sets(batch), budget_tokens=30, rank=0, num_ranks=1, columns=learner.columns()
+    )
     both = learner.passes.both_logprobs(learner.parallel_chunks, parts, 1.0)
     kept = learner.passes.logprobs(learner.parallel_chunks, parts, 1.0)
     whole = learner.passes.whole_logprobs(learner.parallel_chunks, parts, 1.0)

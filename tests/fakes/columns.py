@@ -1,0 +1,17 @@
+"""The columns of all features, as their parts pack them."""
+
+from asyncrl.model.top_tokens import TEACHER_LOGPROBS
+from asyncrl.records import CREDITS
+from asyncrl.trainer.packing.columns import Column, TokenColumn
+from asyncrl.trainer.packing.kept_sets import KeptColumn
+from asyncrl.trainer.packing.routes import RouteColumn
+from asyncrl.trainer.packing.top_tokens import TopColumn
+
+_ALL: list[Column] = [
+    KeptColumn(),
+    RouteColumn(),
+    TokenColumn(CREDITS),
+    TokenColumn(TEACHER_LOGPROBS),
+    TopColumn(),
+]
+COLUMNS = {each.name: each for each in _ALL}
