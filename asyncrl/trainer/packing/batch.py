@@ -36,6 +36,7 @@ from asyncrl.trainer.packing.columns import (
     ReadColumns,
     TokenColumn,
     input_symbols,
+    on_gpu,
     present,
     told_apart,
 )
@@ -312,7 +313,7 @@ def _terms(
     ]
     if not known:
         return tree.distinct, tree.copies, {}
-    distinct, copies = told_apart(tree.copies, known)
+    distinct, copies = told_apart(tree.copies, [own for _, own in known])
     terms = {each.name: each.term([own[i] for i in distinct], targets[distinct]) for each, own in known}
     return distinct, copies, terms
 
@@ -327,15 +328,11 @@ def _moved(record: RecordOf, device: torch.device) -> RecordOf:
     """A copy whose tensors are on `device`."""
     values = {each.name: getattr(record, each.name) for each in fields(record)}
     moved: dict[str, Any] = {
-        # From page-locked memory: the host would wait for the GPU to come to the copy from any other.
-        name: value.pin_memory().to(device, non_blocking=True)
-        if torch.is_tensor(value)
-        else _moved(value, device)
+        name: on_gpu(value, device) if torch.is_tensor(value) else _moved(value, device)
         for name, value in values.items()
         if torch.is_tensor(value) or isinstance(value, PackedSequences | Rows)
     }
     if isinstance(record, MicroBatch):
-        columns = record.columns.items()
-        moved["columns"] = {name: own.pin_memory().to(device, non_blocking=True) for name, own in columns}
+        moved["columns"] = {name: on_gpu(own, device) for name, own in record.columns.items()}
         moved["terms"] = {name: term.to(device) for name, term in record.terms.items()}
     return replace(record, **moved)

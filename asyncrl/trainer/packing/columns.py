@@ -43,8 +43,8 @@ class InputColumn(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def rows(self, sequence: ScoredSequence) -> list[bytes]:
-        """The value of each position but the last; empty where the sequence has none."""
+    def rows(self, sequence: ScoredSequence, count: int | None = None) -> list[bytes]:
+        """The value of each position but the last, or of the first `count`; empty without the column."""
 
     @abstractmethod
     def packed(
@@ -137,17 +137,20 @@ def input_symbols(sequences: Sequence[ScoredSequence], columns: Sequence[Column]
 def prompt_values(sequence: ScoredSequence, columns: Sequence[Column]) -> tuple[bytes, ...]:
     """The values of its prompt's positions but the last, which the response's first token has."""
     size = len(sequence.prompt_tokens) - 1
-    kinds = [each for each in columns if isinstance(each, InputColumn)]
-    return tuple(b"".join(kind.rows(sequence)[:size]) for kind in kinds)
+    return tuple(b"".join(each.rows(sequence, size)) for each in columns if isinstance(each, InputColumn))
 
 
-def told_apart(
-    copies: np.ndarray, columns: Sequence[tuple[PredictionColumn, list[bytes]]]
-) -> tuple[np.ndarray, np.ndarray]:
-    """(distinct, copies) as `PackedTree` has them, with predictions told apart whose values [T] differ."""
+def told_apart(copies: np.ndarray, values: Sequence[list[bytes]]) -> tuple[np.ndarray, np.ndarray]:
+    """(distinct, copies) as `PackedTree` has them, with predictions told apart whose values differ: [T] of
+    each column."""
     numbers: dict[tuple[Any, ...], int] = {}
-    keys = zip(copies.tolist(), *(values for _, values in columns), strict=True)
+    keys = zip(copies.tolist(), *values, strict=True)
     found = np.fromiter((numbers.setdefault(key, len(numbers)) for key in keys), np.int64, len(copies))
     first = np.empty(len(numbers), np.int64)
     first[found[::-1]] = np.arange(len(found))[::-1]
     return first, found
+
+
+def on_gpu(tensor: Tensor, device: torch.device) -> Tensor:
+    """From page-locked memory: the host would wait for the GPU to come to the copy from any other."""
+    return tensor.pin_memory().to(device, non_blocking=True)

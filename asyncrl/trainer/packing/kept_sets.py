@@ -14,7 +14,7 @@ from torch import Tensor
 
 from asyncrl.model.kept_sets import KEPT_SETS, split_kept_sets
 from asyncrl.records import ScoredSequence
-from asyncrl.trainer.packing.columns import PredictionColumn, PredictionTerm, Reduce
+from asyncrl.trainer.packing.columns import PredictionColumn, PredictionTerm, Reduce, on_gpu
 
 _NOTHING = -1e30
 """Stands for the largest log-prob of no places. Unlike -inf, 0 times it is no NaN."""
@@ -57,8 +57,7 @@ class KeptSets(PredictionTerm):
         return KeptSets.of(self.rows[is_own], self.tokens[is_own] - first, len(self.starts) - 1)
 
     def to(self, device: torch.device) -> "KeptSets":
-        rows, tokens = (each.pin_memory().to(device, non_blocking=True) for each in (self.rows, self.tokens))
-        return KeptSets(rows, tokens, self.starts)
+        return KeptSets(on_gpu(self.rows, device), on_gpu(self.tokens, device), self.starts)
 
     def places(self, part: slice) -> tuple[Tensor, Tensor]:
         starts = self.starts[part.start : part.stop + 1]

@@ -56,10 +56,11 @@ class RecordedRoutes:
 class RouteColumn(InputColumn):
     name: ClassVar = ROUTES
 
-    def rows(self, sequence: ScoredSequence) -> list[bytes]:
-        routes, count = sequence.columns.get(ROUTES, b""), sequence.num_inputs()
-        size = len(routes) // count
-        return [routes[first : first + size] for first in range(0, len(routes), size)] if size else []
+    def rows(self, sequence: ScoredSequence, count: int | None = None) -> list[bytes]:
+        routes, num_inputs = sequence.columns.get(ROUTES, b""), sequence.num_inputs()
+        size = len(routes) // num_inputs
+        end = size * (num_inputs if count is None else count)
+        return [routes[first : first + size] for first in range(0, end, size)] if size else []
 
     def packed(
         self,

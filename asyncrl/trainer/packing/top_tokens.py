@@ -13,7 +13,7 @@ from torch import Tensor
 
 from asyncrl.model.top_tokens import TEACHER_TOP, split_top, unpack_top
 from asyncrl.records import ScoredSequence
-from asyncrl.trainer.packing.columns import PredictionColumn, PredictionTerm, Reduce
+from asyncrl.trainer.packing.columns import PredictionColumn, PredictionTerm, Reduce, on_gpu
 
 
 class TopColumn(PredictionColumn):
@@ -51,8 +51,7 @@ class TopTokens(PredictionTerm):
         return TopTokens(columns.clamp(0, count - 1), shares, self.logprobs)
 
     def to(self, device: torch.device) -> "TopTokens":
-        parts = (self.tokens, self.shares, self.logprobs)
-        return TopTokens(*(each.pin_memory().to(device, non_blocking=True) for each in parts))
+        return TopTokens(*(on_gpu(each, device) for each in (self.tokens, self.shares, self.logprobs)))
 
     def masses(self) -> Tensor:
         """[K] probability of all k, on every rank."""
