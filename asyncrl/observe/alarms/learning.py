@@ -1,22 +1,205 @@
-"""Alarms on what is learned, which may not be what is wanted, or nothing: reward without held-out gain, dead
-groups, tokens that the loss leaves out. A run that learns nothing ends."""
+"""Rules on what is learned, which may not be what is wanted, or nothing: reward without held-out gain, dead
+groups, a policy that has become too sure, lengths without accuracy, tokens that the loss leaves out.
 
-import math
+Each rule has the name of its alarm. It gets the history and the limits of the recipe. `EmptySteps` ends a
+run that learns nothing.
+"""
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.observe.alarms.collapse import is_solved
-from asyncrl.observe.alarms.history import LOOK_BACK_STEPS, WINDOW_STEPS, Evaluated, History
-from asyncrl.observe.alarms.rule import Finding
+from asyncrl.observe.alarms.rule import WINDOW_STEPS, Evaluated, Finding, History
 from asyncrl.system.words import as_percent
 from asyncrl.turns.tally import WORDS
 
-STEPS_APART = 10
-"""Fewest steps between two evaluations that are compared."""
+MOSTLY_CORRECT = 0.9
+"""With more correct responses the policy may be sure: a task that is solved has one right answer."""
 SOLVED_SHARE = 0.95
 """With more correct responses, groups without signal are all right, and training is done."""
+ENTROPY_SHARE = 0.2
+"""Share of the first steps' entropy: some models begin with little."""
+ANSWER_RISE = 0.2
+"""Rise over the first steps' share: a task with few possible answers begins with a large one."""
+
+
+def is_solved(history: History, *, share: float = MOSTLY_CORRECT) -> bool:
+    """Whether more than `share` of the training responses, or of the held-out answers, are correct."""
+    correct = history.now("correct_mean")
+    if history.evaluations and history.evaluations[-1].accuracy > share:
+        return True
+    return correct is not None and correct > share
+
+
+def entropy_collapse(history: History, limit: float) -> Finding | None:
+    """Entropy near zero before the tasks are solved (Cui et al. 2025, arxiv.org/abs/2505.22617)."""
+    now, first = history.now("entropy"), history.first("entropy")
+    if now is None or first is None or is_solved(history) or now >= min(limit, ENTROPY_SHARE * first):
+        return None
+    return Finding(now, limit, f"entropy fell from {first:.3g} nats in the first steps to {now:.2g} nats")
+
+
+def one_answer(history: History, limit: float) -> Finding | None:
+    """Most responses give the same answer, whatever is asked (`verifiers.monitor`)."""
+    now, first = history.now("most_common_answer_share"), history.first("most_common_answer_share")
+    if now is None or first is None or is_solved(history) or now <= limit or now < first + ANSWER_RISE:
+        return None
+    text = (
+        f"{as_percent(now)} of the responses give one answer, up from {as_percent(first)} in the first steps"
+    )
+    return Finding(now, limit, text)
+
+
+def likelihood_displacement(history: History, limit: float) -> Finding | None:
+    """Chosen responses are less likely than under the reference, and rejected ones even less: pairs are told
+    apart while probability goes to responses that neither side has (Razin et al. 2024, arXiv 2410.08847)."""
+    chosen, rejected = history.now("dpo_chosen_reward"), history.now("dpo_rejected_reward")
+    if chosen is None or rejected is None or chosen >= -limit or rejected >= 0:
+        return None
+    text = (
+        f"both sides of the pairs became less likely than under the reference: the reward of chosen "
+        f"responses is {chosen:.2g}, that of rejected ones {rejected:.2g}"
+    )
+    return Finding(-chosen, limit, text)
+
+
+RUN_ON_RISE = 10.0
+"""Some models begin with unsure ends: only a rise is news."""
+
+
+def run_on(history: History, limit: float) -> Finding | None:
+    """The end token, certain before, becomes less likely where responses end. Each version moves it further
+    the same way, until what responses learn from shows it (docs/algorithms.md)."""
+    now = history.now("run_on_p95")
+    ends = (history.first("run_on_p95"), history.before("run_on_p95"))
+    known = [value for value in ends if value is not None]
+    if now is None or not known or now <= max(limit, RUN_ON_RISE * min(known)):
+        return None
+    text = (
+        f"one of twenty responses that ended would have gone on with a probability of {now:.2g} or more, "
+        f"{min(known):.2g} before"
+    )
+    return Finding(now, limit, text)
+
+
+CORRECT_RISE = 0.02
+"""Rise from which longer or shorter responses have paid."""
+CUT_RISE = 0.2
+
+
+def length_explosion(history: History, growth: float | None, cut_share: float | None) -> Finding | None:
+    """Longer and longer, or more and more of them cut at the limit."""
+    cut, cut_before = history.now("cut_share"), history.before("cut_share")
+    if cut_share is not None and cut is not None and cut_before is not None:
+        if cut > max(cut_share, cut_before + CUT_RISE) and not has_paid(history):
+            text = (
+                f"{as_percent(cut)} of the responses are cut, {as_percent(cut_before)} were "
+                f"{history.steps_back()} steps before"
+            )
+            return Finding(cut, cut_share, text)
+    now, before = history.now("response_tokens_mean"), history.before("response_tokens_mean")
+    if growth is None or now is None or not before or now < growth * before or has_paid(history):
+        return None
+    return Finding(now / before, growth, _words("grew", before, now, history))
+
+
+def length_collapse(history: History, limit: float) -> Finding | None:
+    """Shorter and shorter: the reasoning is gone."""
+    now, before = history.now("response_tokens_mean"), history.before("response_tokens_mean")
+    if now is None or not before or now > limit * before or has_paid(history):
+        return None
+    return Finding(now / before, limit, _words("shrank", before, now, history))
+
+
+def has_paid(history: History) -> bool:
+    """Whether more responses are correct than before; also where that is not known."""
+    now, before = history.now("correct_mean"), history.before("correct_mean")
+    return now is None or before is None or now - before >= CORRECT_RISE
+
+
+def _words(verb: str, before: float, now: float, history: History) -> str:
+    return (
+        f"responses {verb} from {before:.0f} to {now:.0f} tokens in {history.steps_back()} steps, without "
+        f"more correct ones"
+    )
+
+
+STEPS_APART = 10
+"""Fewest steps between two evaluations that are compared."""
+
+
+def reward_without_heldout(history: History, limit: float) -> Finding | None:
+    """Training responses get better and held-out answers do not: in two evaluations in a row, so that no
+    single one decides. The column reward_without_heldout has the same at each step, without that patience."""
+    found = list(history.evaluations)
+    if len(found) < 2 or _ahead_at_last(found[:-1], history, limit) is None:
+        return None
+    return _ahead_at_last(found, history, limit)
+
+
+def _ahead_at_last(found: list[Evaluated], history: History, limit: float) -> Finding | None:
+    """The last of these evaluations against one STEPS_APART before, and against the first one."""
+    last = found[-1]
+    earlier = [each for each in found if each.step <= last.step - STEPS_APART]
+    if not earlier:
+        return None
+    # Greedy answers may turn late: over a whole run the reward has to be further ahead.
+    return _ahead(earlier[-1], last, limit, history) or _ahead(earlier[0], last, 2 * limit, history)
+
+
+def _ahead(then: Evaluated, now: Evaluated, limit: float, history: History) -> Finding | None:
+    correct = then.correct if then.correct is not None else history.first("correct_mean")
+    if correct is None or now.correct is None:
+        return None
+    rise, gain = now.correct - correct, now.accuracy - then.accuracy
+    ahead = rise - max(0.0, gain)
+    # An accuracy near 1 cannot rise with the reward, and within its interval it may have risen.
+    has_room = then.accuracy + rise + now.half_width < 1
+    if ahead - now.half_width <= limit or not has_room:
+        return None
+    text = (
+        f"training responses are {100 * rise:.0f} points more accurate than at step {then.step}, while "
+        f"held-out accuracy went from {as_percent(then.accuracy)} to {as_percent(now.accuracy)}"
+    )
+    return Finding(ahead, limit, text)
+
+
+def dead_groups(history: History, limit: float, *, groups_per_batch: int) -> Finding | None:
+    """Nearly all groups of the batches have no advantage but zero, and that is not because all is solved."""
+    if is_solved(history, share=SOLVED_SHARE):
+        return None
+    if (finding := _dead_while_a_step_waits(history, limit, groups_per_batch)) is not None:
+        return finding
+    dropped = history.now("no_signal_token_share")
+    if dropped is not None and dropped >= limit:
+        share = as_percent(dropped)
+        text = f"dynamic sampling drops {share} of the tokens: their groups are all right or all wrong"
+        return Finding(dropped, limit, text)
+    dead = history.now("groups_zero_signal")
+    # No correct response at all is an alarm of its own, which says more.
+    if dead is None or not history.now("correct_mean") or dead / groups_per_batch < limit:
+        return None
+    text = f"{dead:.1f} of {groups_per_batch} groups of a batch have no signal: all right or all wrong"
+    return Finding(dead / groups_per_batch, limit, text)
+
+
+def _dead_while_a_step_waits(history: History, limit: float, groups_per_batch: int) -> Finding | None:
+    """By the groups that were dropped since the last batch: a batch of others would be too few."""
+    counts = history.dropped
+    if counts is None or not counts["no_signal"]:
+        return None
+    dead, right = counts["no_signal"], counts["all_right"]
+    share = dead / (dead + groups_per_batch)
+    if share < limit or right / dead > SOLVED_SHARE:
+        return None
+    text = (
+        f"dynamic sampling has dropped {dead:,} groups since the last batch and step {counts['step']} "
+        f"still waits: {counts['all_wrong']:,} were all wrong, {right:,} all right"
+    )
+    return Finding(share, limit, text)
+
+
 LEFT_OUT = {
     "too_stale_tokens": "were too stale (rollout.mask_staleness)",
     "masked_cut_off_tokens": "are of responses that were cut off (algorithm.masks_cut_off)",
@@ -26,180 +209,27 @@ LEFT_OUT = {
 """Column -> why its tokens are not trained, where no token of the step is."""
 
 
-@dataclass(frozen=True, slots=True)
-class RewardWithoutHeldOut:
-    """Training responses get better and held-out answers do not: in two evaluations in a row, so that no
-    single one decides. The column reward_without_heldout has the same at each step, without that patience."""
-
-    limit: float
-    name: str = "reward_without_heldout"
-    key: str = "alarms.reward_without_heldout"
-    view: str = "groups"
-
-    def check(self, history: History) -> Finding | None:
-        found = list(history.evaluations)
-        if len(found) < 2 or self._at(found[:-1], history) is None:
-            return None
-        return self._at(found, history)
-
-    def _at(self, found: list[Evaluated], history: History) -> Finding | None:
-        """The last of these evaluations against one STEPS_APART before, and against the first one."""
-        earlier = [each for each in found if each.step <= found[-1].step - STEPS_APART]
-        if not earlier:
-            return None
-        # Greedy answers may turn late: over a whole run the reward has to be further ahead.
-        return self._pair(earlier[-1], found[-1], self.limit, history) or self._pair(
-            earlier[0], found[-1], 2 * self.limit, history
-        )
-
-    def _pair(self, then: Evaluated, now: Evaluated, limit: float, history: History) -> Finding | None:
-        correct = then.correct if then.correct is not None else history.first("correct_mean")
-        if correct is None or now.correct is None:
-            return None
-        rise, gain = now.correct - correct, now.accuracy - then.accuracy
-        ahead = rise - max(0.0, gain)
-        # An accuracy near 1 cannot rise with the reward, and within its interval it may have risen.
-        has_room = then.accuracy + rise + now.half_width < 1
-        if ahead - now.half_width <= limit or not has_room:
-            return None
-        text = (
-            f"training responses are {100 * rise:.0f} points more accurate than at step {then.step}, while "
-            f"held-out accuracy went from {as_percent(then.accuracy)} to {as_percent(now.accuracy)}"
-        )
-        return Finding(ahead, limit, text)
-
-
-@dataclass(frozen=True, slots=True)
-class DeadGroups:
-    """Nearly all groups of the batches have no advantage but zero, and that is not because all is solved."""
-
-    limit: float
-    groups_per_batch: int
-    name: str = "dead_groups"
-    key: str = "alarms.dead_group_share"
-    view: str = "groups"
-
-    def check(self, history: History) -> Finding | None:
-        if is_solved(history, share=SOLVED_SHARE):
-            return None
-        if (finding := self._while_a_step_waits(history)) is not None:
-            return finding
-        dropped = history.now("no_signal_token_share")
-        if dropped is not None and dropped >= self.limit:
-            text = (
-                f"dynamic sampling drops {as_percent(dropped)} of the tokens: "
-                "their groups are all right or all wrong"
-            )
-            return Finding(dropped, self.limit, text)
-        dead = history.now("groups_zero_signal")
-        # No correct response at all is an alarm of its own, which says more.
-        if dead is None or not history.now("correct_mean") or dead / self.groups_per_batch < self.limit:
-            return None
-        text = (
-            f"{dead:.1f} of {self.groups_per_batch} groups of a batch have no signal: all right or all wrong"
-        )
-        return Finding(dead / self.groups_per_batch, self.limit, text)
-
-    def _while_a_step_waits(self, history: History) -> Finding | None:
-        """By the groups that were dropped since the last batch: a batch of others would be too few."""
-        counts = history.dropped
-        if counts is None or not counts["no_signal"]:
-            return None
-        dead, right = counts["no_signal"], counts["all_right"]
-        share = dead / (dead + self.groups_per_batch)
-        if share < self.limit or right / dead > SOLVED_SHARE:
-            return None
-        text = (
-            f"dynamic sampling has dropped {dead:,} groups since the last batch and step {counts['step']} "
-            f"still waits: {counts['all_wrong']:,} were all wrong, {right:,} all right"
-        )
-        return Finding(share, self.limit, text)
-
-
-@dataclass(frozen=True, slots=True)
-class IgnorantCritic:
-    """The policy leans on values that say less of the returns than their mean would."""
-
-    limit: float
-    name: str = "ignorant_critic"
-    key: str = "alarms.explained_variance"
-    view: str = "curves"
-
-    def check(self, history: History) -> Finding | None:
-        # In a warm-up the policy's rate is 0.
-        found = _of_trained_steps(history, "explained_variance")
-        if not found or (mean := sum(found) / len(found)) >= self.limit:
-            return None
-        text = (
-            f"over the last {LOOK_BACK_STEPS} steps the critic's mean explained variance is {mean:.2f}: "
-            f"the policy's advantages are noisier than without it"
-        )
-        return Finding(mean, self.limit, text)
-
-
-@dataclass(frozen=True, slots=True)
-class ClippedCritic:
-    """The clip shrinks the critic's gradient in most steps: it may never catch up with the policy."""
-
-    limit: float
-    clip: float
-    name: str = "clipped_critic"
-    key: str = "alarms.clipped_critic_share"
-    view: str = "curves"
-
-    def check(self, history: History) -> Finding | None:
-        norms = _of_trained_steps(history, "critic_grad_norm")
-        share = sum(norm > self.clip for norm in norms) / len(norms) if norms else 0.0
-        if share <= self.limit:
-            return None
-        text = (
-            f"in {as_percent(share)} of the last {LOOK_BACK_STEPS} steps the critic's gradient norm is above "
-            f"its clip of {self.clip:g}, on average {sum(norms) / len(norms):.3g}"
-        )
-        return Finding(share, self.limit, text)
-
-
-def _of_trained_steps(history: History, name: str) -> list[float]:
-    """The finite values of the last LOOK_BACK_STEPS steps; none until the policy has trained in each of these
-    steps, or where most of them have no value."""
-    rows = [numbers for _, numbers in list(history.rows)[-LOOK_BACK_STEPS:]]
-    if len(rows) < LOOK_BACK_STEPS or not all(numbers.get("learning_rate") for numbers in rows):
-        return []
-    found = [value for numbers in rows if math.isfinite(value := numbers.get(name, math.nan))]
-    return found if 2 * len(found) > len(rows) else []
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOutTokens:
+def left_out_tokens(history: History, limit: float) -> Finding | None:
     """The loss leaves out most tokens, or in a single step all."""
-
-    limit: float
-    name: str = "left_out_tokens"
-    key: str = "alarms.left_out_share"
-    view: str = "curves"
-
-    def check(self, history: History) -> Finding | None:
-        if history.last("surviving_tokens") == 0.0:
-            numbers = {name: history.last(name) for name in LEFT_OUT}
-            text = (
-                f"step {history.step} trained no token: {_why_none([numbers], history.text(WORDS))}. "
-                f"It took no optimizer step, so version {history.step} has the weights of the version "
-                f"before it"
-            )
-            return Finding(1.0, self.limit, text)
-        share = history.now("left_out_share")
-        if share is None or share <= self.limit:
-            return None
-        stale, counted = history.total("too_stale_tokens"), history.total("num_tokens")
-        masked = history.total("masked_cut_off_tokens")
-        cut_off = f"{masked:.0f} of responses that were cut off, " if masked else ""
+    if history.last("surviving_tokens") == 0.0:
+        numbers = {name: history.last(name) for name in LEFT_OUT}
         text = (
-            f"the loss leaves out {as_percent(share)} of the tokens: "
-            f"in the last steps {stale:.0f} were too stale, {cut_off}"
-            f"{counted - history.total('surviving_tokens'):.0f} masked or rejected, "
-            f"{history.total('surviving_tokens'):.0f} were trained"
+            f"step {history.step} trained no token: {_why_none([numbers], history.text(WORDS))}. "
+            f"It took no optimizer step, so version {history.step} has the weights of the version "
+            f"before it"
         )
-        return Finding(share, self.limit, text)
+        return Finding(1.0, limit, text)
+    share = history.now("left_out_share")
+    if share is None or share <= limit:
+        return None
+    trained, masked = history.total("surviving_tokens"), history.total("masked_cut_off_tokens")
+    cut_off = f"{masked:.0f} of responses that were cut off, " if masked else ""
+    text = (
+        f"the loss leaves out {as_percent(share)} of the tokens: in the last steps "
+        f"{history.total('too_stale_tokens'):.0f} were too stale, {cut_off}"
+        f"{history.total('num_tokens') - trained:.0f} masked or rejected, {trained:.0f} were trained"
+    )
+    return Finding(share, limit, text)
 
 
 class TrainedNothing(AsyncrlError):

@@ -9,32 +9,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from asyncrl.observe.alarms.collapse import EntropyCollapse, LikelihoodDisplacement, OneAnswer, RouterCollapse
-from asyncrl.observe.alarms.history import History
-from asyncrl.observe.alarms.learning import (
-    ClippedCritic,
-    DeadGroups,
-    IgnorantCritic,
-    LeftOutTokens,
-    RewardWithoutHeldOut,
-)
-from asyncrl.observe.alarms.numbers import (
-    EffectiveSamples,
-    LengthCollapse,
-    LengthExplosion,
-    MemoryGrowth,
-    MemoryLimit,
-    MismatchTrend,
-    NotANumber,
-    OneRowSpike,
-    RunOn,
-    SkippedSteps,
-    VerifierFaults,
-    capped_share,
-    clipped_share,
-    trust_region_share,
-)
-from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, Rule
+from asyncrl.observe.alarms import learning, numbers
+from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding, History, Rule
 from asyncrl.recipe import Alarms
 from asyncrl.run.metrics_file import Metrics
 
@@ -45,33 +21,43 @@ CLEAR_STEPS = 10
 
 def rules_of(section: Alarms, *, groups_per_batch: int, critic_clip: float = math.inf) -> list[Rule]:
     """Rules that the recipe leaves on. `critic_clip` is the norm that the critic's gradient is clipped to."""
-    rules: list[tuple[Callable[..., Rule], list[float | None]]] = [
-        (EntropyCollapse, [section.entropy_nats]),
-        (LengthExplosion, [section.length_growth, section.cut_share]),
-        (RunOn, [section.run_on_p95]),
-        (LengthCollapse, [section.length_shrink]),
-        (RewardWithoutHeldOut, [section.reward_without_heldout]),
-        (MismatchTrend, [section.mismatch_kl]),
-        (EffectiveSamples, [section.effective_share]),
-        (capped_share, [section.capped_share]),
-        (clipped_share, [section.clipped_share]),
-        (trust_region_share, [section.trust_region_share]),
-        (RouterCollapse, [section.busiest_expert_share]),
-        (LeftOutTokens, [section.left_out_share]),
-        (functools.partial(DeadGroups, groups_per_batch=groups_per_batch), [section.dead_group_share]),
-        (VerifierFaults, [section.fault_share]),
-        (OneAnswer, [section.answer_share]),
-        (NotANumber, [section.nonfinite_share]),
-        (SkippedSteps, [section.skipped_steps]),
-        (IgnorantCritic, [section.explained_variance]),
-        (functools.partial(ClippedCritic, clip=critic_clip), [section.clipped_critic_share]),
-        (LikelihoodDisplacement, [section.chosen_reward_loss]),
-        (OneRowSpike, [section.spike_row_share]),
-        (MemoryGrowth, [section.memory_growth]),
-        (MemoryLimit, [section.memory_limit_share, section.memory_stall_share]),
+    dead_groups = functools.partial(learning.dead_groups, groups_per_batch=groups_per_batch)
+    clipped_critic = functools.partial(numbers.clipped_critic, clip=critic_clip)
+    capped_share = numbers.large_share(
+        "capped_share", "have an importance weight at algorithm.importance_weight.cap"
+    )
+    clipped_share = numbers.large_share("clipped_share", "have no gradient, since the surrogate clips them")
+    trust_region_share = numbers.large_share(
+        "trust_region_share", "have no policy loss, since they are outside algorithm.trust_region"
+    )
+    rules: list[tuple[str, Callable[..., Finding | None], tuple[str, ...], str]] = [
+        ("entropy_collapse", learning.entropy_collapse, ("entropy_nats",), "curves"),
+        ("length_explosion", learning.length_explosion, ("length_growth", "cut_share"), "curves"),
+        ("run_on", learning.run_on, ("run_on_p95",), "curves"),
+        ("length_collapse", learning.length_collapse, ("length_shrink",), "curves"),
+        ("reward_without_heldout", learning.reward_without_heldout, ("reward_without_heldout",), "groups"),
+        ("mismatch_kl", numbers.mismatch_kl, ("mismatch_kl",), "curves"),
+        ("effective_samples", numbers.effective_samples, ("effective_share",), "curves"),
+        ("capped_share", capped_share, ("capped_share",), "curves"),
+        ("clipped_share", clipped_share, ("clipped_share",), "curves"),
+        ("trust_region_share", trust_region_share, ("trust_region_share",), "curves"),
+        ("router_collapse", numbers.router_collapse, ("busiest_expert_share",), "curves"),
+        ("left_out_tokens", learning.left_out_tokens, ("left_out_share",), "curves"),
+        ("dead_groups", dead_groups, ("dead_group_share",), "groups"),
+        ("verifier_faults", numbers.verifier_faults, ("fault_share",), "faults"),
+        ("one_answer", learning.one_answer, ("answer_share",), "answers"),
+        ("not_a_number", numbers.not_a_number, ("nonfinite_share",), "curves"),
+        ("skipped_steps", numbers.skipped_steps, ("skipped_steps",), "curves"),
+        ("ignorant_critic", numbers.ignorant_critic, ("explained_variance",), "curves"),
+        ("clipped_critic", clipped_critic, ("clipped_critic_share",), "curves"),
+        ("likelihood_displacement", learning.likelihood_displacement, ("chosen_reward_loss",), "curves"),
+        ("gradient_spike", numbers.gradient_spike, ("spike_row_share",), "curves"),
+        ("memory_growth", numbers.memory_growth, ("memory_growth",), "curves"),
+        ("memory_limit", numbers.memory_limit, ("memory_limit_share", "memory_stall_share"), "curves"),
     ]
+    found = [Rule(*rule, tuple(getattr(section, key) for key in rule[2])) for rule in rules]
     # Each limit of a rule with several may be off alone.
-    return [make(*limits) for make, limits in rules if any(limit is not None for limit in limits)]
+    return [rule for rule in found if any(limit is not None for limit in rule.limits)]
 
 
 class AlarmWatch:
@@ -111,9 +97,9 @@ class AlarmWatch:
             clear = 0 if finding is not None else self._num_clear.get(rule.name, 0) + 1
             self._num_clear[rule.name] = clear
             if finding is not None and rule.name not in self._on:
-                found.append(_alarm(rule, self._history.step, finding))
+                found.append(rule.alarm(self._history.step, finding))
             elif clear >= CLEAR_STEPS and rule.name in self._on:
-                found.append(_alarm(rule, self._history.step, None))
+                found.append(rule.alarm(self._history.step, None))
         return found
 
     def dropped(self, row: Mapping[str, Any]) -> list[Alarm]:
@@ -123,7 +109,7 @@ class AlarmWatch:
         for rule in self._rules:
             if rule.name not in self._on and (finding := rule.check(self._history)) is not None:
                 self._num_clear[rule.name] = 0
-                found.append(_alarm(rule, int(row["step"]), finding))
+                found.append(rule.alarm(int(row["step"]), finding))
         return found
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
@@ -154,7 +140,3 @@ class AlarmWatch:
             self._on.add(name)
         else:
             self._on.discard(name)
-
-
-def _alarm(rule: Rule, step: int, finding: Finding | None) -> Alarm:
-    return Alarm(rule.name, rule.key, rule.view, step, finding)
