@@ -45,16 +45,15 @@ from asyncrl.loops.waits import Waits
 from asyncrl.model.dtype import has_float32_head
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
+from asyncrl.observe.alarms.no_correct import DroppedGroups
 from asyncrl.observe.metrics.batch_columns import (
     BatchColumns,
     optional_columns,
     row_columns,
     unjudged_columns,
 )
-from asyncrl.observe.metrics.fault_causes import DroppedGroups
-from asyncrl.observe.metrics.observer import Observer
 from asyncrl.observe.metrics.prometheus import RunMetrics
-from asyncrl.observe.metrics.step_metrics import Meters, StepReport
+from asyncrl.observe.metrics.step_metrics import Meters, Observer, StepReport
 from asyncrl.observe.metrics.step_responses import StepResponses
 from asyncrl.observe.metrics.turn_metrics import AgentMeter
 from asyncrl.recipe import Recipe

@@ -14,8 +14,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPart
 from asyncrl.loops.waits import Waits
 from asyncrl.model.side_models import read_teacher
-from asyncrl.observe.alarms.no_correct import ZeroReward
-from asyncrl.observe.metrics.fault_causes import DroppedGroups
+from asyncrl.observe.alarms.no_correct import DroppedGroups, ZeroReward
 from asyncrl.observe.metrics.prometheus import RunMetrics
 from asyncrl.observe.metrics.turn_metrics import PilotMeter
 from asyncrl.recipe import Recipe

@@ -11,7 +11,8 @@ from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.starts import RunEnd
 from asyncrl.loops.run_phase import RunPart
 from asyncrl.loops.waits import TrainersWait
-from asyncrl.observe.metrics.step_metrics import StepReport, batch_metrics
+from asyncrl.observe.metrics.batch_columns import batch_metrics
+from asyncrl.observe.metrics.step_metrics import StepReport
 from asyncrl.observe.metrics.step_responses import StepResponses
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.rollout.shared_gpus import SharedGpus

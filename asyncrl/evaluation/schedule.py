@@ -26,7 +26,7 @@ from asyncrl.journal.writer import Journal
 from asyncrl.loops.run_phase import RunPhase
 from asyncrl.loops.task_group import RunTasks
 from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait, Waits
-from asyncrl.observe.metrics.observer import Observer
+from asyncrl.observe.metrics.step_metrics import Observer
 from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Evaluation
 from asyncrl.records import PolicyVersion, Task

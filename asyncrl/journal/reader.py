@@ -206,7 +206,7 @@ class JournalReader:
         return [(task_id, detail, count) for task_id, detail, count in self.read(_FAULTS)]
 
     def fault_traces(self) -> dict[str, FaultTrace]:
-        """Cause (`fault_causes.cause_of`) -> its first traceback, of verifiers that raised."""
+        """Cause (`plugins.cause_of`) -> its first traceback, of verifiers that raised."""
         query = "SELECT cause, trajectory_id, trace FROM fault_traces"
         return {cause: FaultTrace(trajectory_id=name, trace=trace) for cause, name, trace in self.read(query)}
 

@@ -6,7 +6,7 @@ import pytest
 from fakes.records import finish, generate, make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.observe.metrics.step_metrics import staleness_metrics
+from asyncrl.observe.metrics.batch_columns import staleness_metrics
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.records import DropReason, Segment
 from asyncrl.replay.group import GroupState

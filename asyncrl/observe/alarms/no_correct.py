@@ -1,14 +1,16 @@
-"""The alarm no_correct, where no response is correct: what the verifiers look for, how responses end instead.
+"""What is told of groups while no step ends: the alarm no_correct, and groups that are dropped.
 
 A reward that stays 0 teaches nothing, and the curve alone cannot tell a model that is too weak from one that
-never writes a box or whose answers are all cut off.
+never writes a box or whose answers are all cut off. Dynamic sampling may drop thousands of groups before a
+batch is full; the live line and the other alarms, which hear of steps, would say nothing meanwhile.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from asyncrl.observe.alarms.rule import NO_CORRECT, Alarm, Finding
-from asyncrl.records import Finish, Score, Trajectory
+from asyncrl.records import DropReason, Finish, Score, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.system.words import as_percent
 
@@ -120,3 +122,48 @@ def _reason(score: Score) -> str:
     """The outcome; where nothing was found, also why."""
     detail = " ".join(score.detail.split())
     return f"no answer ({detail})" if score.outcome == "no_answer" and detail else score.outcome
+
+
+FIRST_TOLD_BATCHES = 4
+"""Dropped groups are told first when they would fill this many batches, then whenever they have doubled: an
+ordinary step of dynamic sampling drops one or two batches' worth."""
+ALL_WRONG, ALL_RIGHT = "all_wrong", "all_right"
+COLUMNS = (*(reason.value for reason in DropReason), ALL_WRONG, ALL_RIGHT)
+
+
+class DroppedGroups:
+    """Hears how each group ends its rollout, and which batch was taken."""
+
+    def __init__(
+        self, tell: Callable[[dict[str, Any]], None], zero_reward: ZeroReward, *, groups_per_batch: int
+    ) -> None:
+        """`tell` gets `step`, which waits, `num_dropped`, the groups since the last batch, and counts of them
+        by reason; of those without a signal, how many were all wrong and how many all right."""
+        self._tell = tell
+        self._zero_reward = zero_reward
+        self._first_told = self._next = FIRST_TOLD_BATCHES * groups_per_batch
+        self._step = 1
+        self._counts: Counter[str] = Counter()
+
+    def taken(self, groups: Sequence[Group], step: int) -> None:
+        """The new groups of the batch of `step` left the queue."""
+        self._zero_reward.taken(groups, step)
+        self._step = step + 1
+        self._next = self._first_told
+        self._counts.clear()
+
+    def ended(self, group: Group, reason: DropReason | None) -> None:
+        """The group is ready (None) or dropped."""
+        self._zero_reward.ended(group, self._step, is_dropped=reason is not None)
+        if reason is None:
+            return
+        self._counts["num_dropped"] += 1
+        self._counts[reason] += 1
+        if reason is DropReason.NO_SIGNAL:
+            found = {score.correctness for score in group.scores.values() if score.correctness is not None}
+            self._counts[ALL_WRONG] += found == {0.0}
+            self._counts[ALL_RIGHT] += found == {1.0}
+        if self._counts["num_dropped"] >= self._next:
+            self._next *= 2
+            names = ("num_dropped", *COLUMNS)
+            self._tell({"step": self._step, **{name: self._counts[name] for name in names}})

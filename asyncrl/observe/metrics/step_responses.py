@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from asyncrl.journal.responses import StepResponse, read_step_responses
 from asyncrl.journal.writer import Journal
@@ -17,18 +17,7 @@ from asyncrl.loops.task_group import end_tasks
 from asyncrl.loops.waits import TrainersWait, Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.rollout.reflection import ReflectionWords
-
-
-class Responses(TypedDict):
-    """Graded responses of the batch's new groups; means are None where there was none."""
-
-    response_tokens_mean_by_outcome: dict[str, float]
-    reflection_words_mean: NotRequired[float | None]
-    """Per response. This and the next ones only where view.reflection_words has any."""
-    reflection_words_share: NotRequired[float | None]
-    """Share of the responses that have one."""
-    reflection_words_mean_by_outcome: NotRequired[dict[str, float]]
-    reflection_words_mean_by_word: NotRequired[dict[str, float]]
+from asyncrl.run.metrics_file import Row
 
 
 @dataclass
@@ -50,8 +39,11 @@ class _Sums:
         self.by_word = [sum(pair) for pair in zip(self.by_word or [0] * len(found), found, strict=True)]
         self.counts.setdefault(response.outcome, []).append(sum(found))
 
-    def columns(self) -> Responses:
-        columns: Responses = {"response_tokens_mean_by_outcome": _means(self.lengths)}
+    def columns(self) -> Row:
+        """Columns of graded responses of the batch's new groups; means are None where there was none.
+
+        Reflection words have columns only where view.reflection_words names any."""
+        columns: Row = {"response_tokens_mean_by_outcome": _means(self.lengths)}
         if self.words is None:
             return columns
         counts = [count for each in self.counts.values() for count in each]
@@ -75,7 +67,7 @@ class StepResponses:
     num_samples: int
     """Sampled trajectories of a whole group."""
     waits: Waits
-    _reading: "tuple[PolicyVersion, asyncio.Task[Responses]] | None" = None
+    _reading: "tuple[PolicyVersion, asyncio.Task[Row]] | None" = None
 
     def begin(self, version: PolicyVersion) -> None:
         """The trainer has the batch of `version`, which is on disk."""
@@ -97,7 +89,7 @@ class StepResponses:
         if self._reading is not None:
             await end_tasks(self._reading[1])
 
-    async def _read(self, version: PolicyVersion) -> Responses:
+    async def _read(self, version: PolicyVersion) -> Row:
         sums = _Sums(self.words)
         with closing(read_step_responses(self.journal, version, num_samples=self.num_samples)) as groups:
             for group in groups:

@@ -5,35 +5,18 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NotRequired, TypedDict
 
 from asyncrl.journal.counters import DROPPED
 from asyncrl.records import DropReason, Finish, Observed, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.agents.player import AgentPlayer
+from asyncrl.run.metrics_file import Row
 from asyncrl.turns.summaries import is_summary
 
 
-class AgentCalls(TypedDict):
-    """Sampled trajectories with a verdict, in a batch's new groups; None where there is none."""
-
-    agent_calls_mean: float | None
-    agent_branches_mean: float | None
-
-
-class AgentWork(TypedDict):
-    """Programs of rollouts since the last step, but for the first two."""
-
-    agents_running: int
-    agents_waiting: int
-    agent_seconds_p50: float | None
-    agent_seconds_p99: float | None
-    agent_restarts: int
-    agent_abandoned_tokens: int
-
-
-def agent_calls(groups: Sequence[Group]) -> AgentCalls:
+def agent_calls(groups: Sequence[Group]) -> Row:
+    """Calls and branches of sampled trajectories with a verdict, in a batch's new groups."""
     played = [trajectory for group in groups for trajectory, _ in group.graded_samples()]
     calls = [len({call.ordinal for call in trajectory.calls}) for trajectory in played]
     return {
@@ -50,45 +33,31 @@ class AgentMeter:
     queue: ReplayQueue
     _before: dict[str, int] = field(default_factory=dict)
 
-    def read(self) -> dict[str, Any]:
-        """`AgentWork` and the columns of the tally."""
+    def read(self) -> Row:
+        """Programs of rollouts since the last step, but for those that run or wait now; and the tally's
+        columns."""
         player = self.player
         seconds = sorted(player.ended_seconds)
         player.ended_seconds.clear()
         abandoned = self.queue.counters.get(DROPPED + DropReason.ABANDONED, 0)
-        work: AgentWork = {
+        return {
             "agents_running": player.num_running,
             "agents_waiting": player.num_waiting,
             "agent_seconds_p50": seconds[len(seconds) // 2] if seconds else None,
             "agent_seconds_p99": seconds[int(0.99 * (len(seconds) - 1))] if seconds else None,
             "agent_restarts": self._new("restarts", player.num_restarts),
             "agent_abandoned_tokens": self._new("abandoned", abandoned),
+            **player.recorder.tally.row(),
         }
-        return {**work, **player.recorder.tally.row()}
 
     def _new(self, name: str, count: int) -> int:
         before, self._before[name] = self._before.get(name, 0), count
         return count - before
 
 
-class Turns(TypedDict):
+def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Row:
     """Turns of the sampled trajectories with a verdict, in a batch's new groups; None where there is none. A
     call counts once it is answered: the last turn that turns.max_turns allows has no calls."""
-
-    turns_mean: float | None
-    turns_max: int | None
-    tool_use_share: float | None
-    calls_mean: float | None
-    call_error_share: float | None
-    observed_tokens_mean: float | None
-    tool_seconds_p50: float | None
-    tool_seconds_p99: float | None
-    max_turns_share: float | None
-    summaries_mean: float | None
-    summary_tokens_mean: float | None
-
-
-def turn_metrics(groups: Sequence[Group], *, max_turns: int) -> Turns:
     played = [trajectory for group in groups for trajectory, _ in group.graded_samples()]
     summaries = [_summaries(trajectory) for trajectory in played]
     turns = [len(t.turn_lengths()) - len(own) for t, own in zip(played, summaries, strict=True)]
@@ -143,15 +112,6 @@ def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-class Pilots(TypedDict):
-    """Groups whose pilots were graded since the last step, those that are dropped too; shares are None where
-    there was none."""
-
-    pilots_stopped: int
-    pilots_stopped_share: float | None
-    pilots_stopped_share_by_source: NotRequired[dict[str, float]]
-
-
 class PilotMeter:
     """Hears of each decision about a pilot; read once per step."""
 
@@ -165,11 +125,12 @@ class PilotMeter:
         self._num_decided[source] += 1
         self._num_stopped[source] += not is_extended
 
-    def read(self) -> Pilots:
-        """The decisions since the last call."""
+    def read(self) -> Row:
+        """Groups whose pilots were graded since the last call, those that are dropped too; shares are None
+        where there was none."""
         decided, stopped = self._num_decided, self._num_stopped
         self._num_decided, self._num_stopped = Counter(), Counter()
-        found: Pilots = {
+        found: Row = {
             "pilots_stopped": stopped.total(),
             "pilots_stopped_share": stopped.total() / decided.total() if decided else None,
         }
@@ -180,20 +141,13 @@ class PilotMeter:
         return found
 
 
-class Sources(TypedDict):
+def source_metrics(groups: Sequence[Group], *, has_turns: bool) -> Row:
     """Source -> value, of the sampled trajectories with a verdict in a batch's new groups. A source without
     any is left out."""
-
-    correct_mean_by_source: dict[str, float]
-    groups_share_by_source: dict[str, float]
-    tool_use_share_by_source: NotRequired[dict[str, float]]
-
-
-def source_metrics(groups: Sequence[Group], *, has_turns: bool) -> Sources:
     by_source: dict[str, list[Group]] = {}
     for group in groups:
         by_source.setdefault(group.task.source(), []).append(group)
-    found: Sources = {
+    found: Row = {
         "correct_mean_by_source": {
             source: mean
             for source, own in sorted(by_source.items())

@@ -1,18 +1,20 @@
-"""The warnings of a run in metrics.jsonl: each text once, repetitions counted, however many there are.
+"""What went wrong in a run, once each: warnings, counted in metrics.jsonl, and faults of verifiers by cause.
 
-A row is {"kind": "event", "event": "warning", "text", "step", "count"}: `step` is the last that had ended,
-`count` how often the text was met until then. The first time writes a row, then every tenfold count, then the
-end of the run; readers take the row with the highest count. Of one kind of warning at most MOST_TEXTS texts
-get rows of their own; further ones are counted together under FURTHER and the first of them.
+A warning is a row {"kind": "event", "event": "warning", "text", "step", "count"}: `step` is the last that had
+ended, `count` how often the text was met until then. The first time writes a row, then every tenfold count,
+then the end of the run; readers take the row with the highest count. Of one kind of warning at most
+MOST_TEXTS texts get rows of their own; further ones are counted together under FURTHER and the first of them.
 """
 
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
+from asyncrl.journal.rows import RetriedFault
 from asyncrl.run.metrics_file import MetricsWriter, Row
+from asyncrl.system.plugins import cause_of
 
 WARNING = "warning"
 MOST_TEXTS = 50
@@ -110,3 +112,41 @@ def warnings_of(events: Iterable[Row]) -> list[Warned]:
             last_seconds=seconds,
         )
     return list(reversed(found.values()))
+
+
+MOST_CAUSES = 8
+"""Rows of a table; the rest is summed up in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCause:
+    cause: str
+    num_verdicts: int
+    task_id: str
+    """Task of the first verdict."""
+    detail: str
+    """Detail of the first verdict."""
+    num_retried: int = 0
+    """Further faults of this cause, whose retry gave a verdict."""
+
+
+def group_faults(
+    faults: Iterable[tuple[str, str, int]], retried: Iterable[RetriedFault] = ()
+) -> list[FaultCause]:
+    """The causes of (task id, detail, number of verdicts), and of faults whose retry gave a verdict: the most
+    frequent first."""
+    found: dict[str, FaultCause] = {}
+    for task_id, detail, count in faults:
+        cause = cause_of(detail)
+        first = found.get(cause, FaultCause(cause, 0, task_id, detail))
+        found[cause] = FaultCause(cause, first.num_verdicts + count, first.task_id, first.detail)
+    for row in retried:
+        first = found.get(row["cause"], FaultCause(row["cause"], 0, row["task_id"], row["detail"]))
+        found[row["cause"]] = replace(first, num_retried=first.num_retried + row["num_faults"])
+    ordered = sorted(found.values(), key=lambda each: (-each.num_verdicts, -each.num_retried, each.cause))
+    if len(ordered) <= MOST_CAUSES:
+        return ordered
+    kept, rest = ordered[:MOST_CAUSES], ordered[MOST_CAUSES:]
+    total, retries = sum(each.num_verdicts for each in rest), sum(each.num_retried for each in rest)
+    words = f"{len(rest)} other causes"
+    return [*kept, FaultCause(words, total, rest[0].task_id, rest[0].detail, retries)]

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from asyncrl.observe.metrics.fault_causes import group_faults
+from asyncrl.observe.metrics.warning_log import group_faults
 from asyncrl.readers.page.runs import Run
 
 

@@ -10,8 +10,7 @@ from fakes.records import make_score, make_task
 from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.status_writer import StatusWriter
-from asyncrl.observe.alarms.no_correct import ZeroReward
-from asyncrl.observe.metrics.fault_causes import DroppedGroups
+from asyncrl.observe.alarms.no_correct import DroppedGroups, ZeroReward
 from asyncrl.records import DropReason
 from asyncrl.replay.group import Group
 

@@ -7,13 +7,8 @@ import pytest
 from fakes.notebook import Notebook
 from fakes.records import correctness_differs, make_score, make_task
 
-from asyncrl.observe.metrics.step_metrics import (
-    Reading,
-    StepReport,
-    batch_metrics,
-    group_metrics,
-    rollout_metrics,
-)
+from asyncrl.observe.metrics.batch_columns import batch_metrics, group_metrics
+from asyncrl.observe.metrics.step_metrics import Reading, StepReport, rollout_metrics
 from asyncrl.observe.metrics.turn_metrics import source_metrics
 from asyncrl.records import Batch, Finish, GradientSpike, Observed, ScoredSequence, Segment, Trajectory
 from asyncrl.replay.group import Group
