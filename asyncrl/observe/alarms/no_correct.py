@@ -1,4 +1,4 @@
-"""What is told of groups while no step ends: the alarm no_correct, and groups that are dropped.
+"""News of groups while no step ends: the alarm no_correct, and groups that are dropped.
 
 A reward that stays 0 teaches nothing, and the curve alone cannot tell a model that is too weak from one that
 never writes a box or whose answers are all cut off. Dynamic sampling may drop thousands of groups before a

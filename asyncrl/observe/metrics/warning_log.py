@@ -1,4 +1,4 @@
-"""What went wrong in a run, once each: warnings, counted in metrics.jsonl, and faults of verifiers by cause.
+"""Mishaps of a run, once each: warnings, counted in metrics.jsonl, and faults of verifiers by cause.
 
 A warning is a row {"kind": "event", "event": "warning", "text", "step", "count"}: `step` is the last that had
 ended, `count` how often the text was met until then. The first time writes a row, then every tenfold count,

@@ -1,4 +1,4 @@
-"""Warnings in metrics.jsonl: each text once, repetitions counted."""
+"""Warnings of a run in metrics.jsonl, and its faults by cause on the terminal and in the report."""
 
 import io
 import sqlite3
