@@ -15,17 +15,14 @@ from typing import Any
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.batch_advantages import batch_std, mask_cut_off
 from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES, behavior_divergence
-from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
+from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS, low_probability, top_entropy
+from asyncrl.algorithms.inputs import PROXIMALS
 from asyncrl.algorithms.losses import positive_nll
-from asyncrl.algorithms.proximal import PROXIMALS
-from asyncrl.algorithms.reductions import REDUCTIONS
-from asyncrl.algorithms.rejections import REJECTIONS
+from asyncrl.algorithms.rejections import REJECTIONS, TRUST_REGIONS
 from asyncrl.algorithms.surrogates import SURROGATES
-from asyncrl.algorithms.token_scales import low_probability, top_entropy
-from asyncrl.algorithms.trust_regions import TRUST_REGIONS
 from asyncrl.algorithms.turns import turns
 from asyncrl.algorithms.values import clipped_value_loss, length_adaptive_lambda, v_trace
-from asyncrl.algorithms.weights import WEIGHTS
+from asyncrl.algorithms.weights import REDUCTIONS, WEIGHTS
 from verifiers.length import soft_overlong
 
 SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {

@@ -18,15 +18,12 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.divergences import behavior_divergence, divergence
-from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
+from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS, low_probability, top_entropy
 from asyncrl.algorithms.inputs import LossInputs, sequence_mean
 from asyncrl.algorithms.own_terms import Faults, OwnTerm, Term, load_term
-from asyncrl.algorithms.reductions import REDUCTIONS
-from asyncrl.algorithms.rejections import REJECTIONS
+from asyncrl.algorithms.rejections import REJECTIONS, TRUST_REGIONS
 from asyncrl.algorithms.surrogates import CLIPS, SURROGATES
-from asyncrl.algorithms.token_scales import low_probability, top_entropy
-from asyncrl.algorithms.trust_regions import TRUST_REGIONS
-from asyncrl.algorithms.weights import WEIGHTS
+from asyncrl.algorithms.weights import REDUCTIONS, WEIGHTS
 from asyncrl.recipe import Algorithm, terms
 
 

@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     gpus = place(recipe)
     if recipe.algorithm.has_own_loss_terms():
         # It imports torch, as the trainer does; recipes without such terms are checked in a second.
-        importlib.import_module("asyncrl.algorithms.contract").check_terms(recipe.algorithm)
+        importlib.import_module("asyncrl.algorithms.own_terms").check_terms(recipe.algorithm)
     if recipe.prepare is not None and not is_prepared(recipe.prepare):
         print(
             f"# {shown(Path(recipe.prepare.folder))} is not made yet: train makes it first. Model and "

@@ -4,8 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from asyncrl.algorithms.advantages import Advantage
-from asyncrl.algorithms.branches import line_advantages, mean_reward
-from asyncrl.algorithms.turns import TurnRewards, as_runs, credits_by_turn, turns
+from asyncrl.algorithms.turns import (
+    TurnRewards,
+    as_runs,
+    credits_by_turn,
+    line_advantages,
+    mean_reward,
+    turns,
+)
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Score, Trajectory, TurnAdvantages
 from asyncrl.rollout.complete import Graded, Worth, whole_worths

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
-from asyncrl.algorithms.branches import LineReward, mean_reward
+from asyncrl.algorithms.turns import LineReward, mean_reward
 from asyncrl.journal.packing import split_credits
 from asyncrl.model.token_counts import token_counts
 from asyncrl.model.tokenizer import TextCodec

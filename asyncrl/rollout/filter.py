@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, has_signal
-from asyncrl.algorithms.branches import line_advantages
+from asyncrl.algorithms.turns import line_advantages
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Score, Trajectory
 from asyncrl.replay.group import Group

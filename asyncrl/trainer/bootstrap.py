@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import torch
 
-from asyncrl.algorithms.contract import check_terms
+from asyncrl.algorithms.own_terms import check_terms
 from asyncrl.errors import AsyncrlError, DiskError, Diverged, InputError, RankLost
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder

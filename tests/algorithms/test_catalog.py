@@ -8,11 +8,9 @@ from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.algorithms.catalog import NOT_MEASURED, SECTIONS, VERDICTS, catalog, markdown
 from asyncrl.algorithms.divergences import DIVERGENCES, WEIGHTED_DIVERGENCES
 from asyncrl.algorithms.entropy_controls import ENTROPY_CONTROLS
-from asyncrl.algorithms.reductions import REDUCTIONS
-from asyncrl.algorithms.rejections import REJECTIONS
+from asyncrl.algorithms.rejections import REJECTIONS, TRUST_REGIONS
 from asyncrl.algorithms.surrogates import SURROGATES
-from asyncrl.algorithms.trust_regions import TRUST_REGIONS
-from asyncrl.algorithms.weights import WEIGHTS
+from asyncrl.algorithms.weights import REDUCTIONS, WEIGHTS
 from asyncrl.commands import main as cli
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.algorithm_terms import Kl

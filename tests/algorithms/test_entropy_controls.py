@@ -9,9 +9,10 @@ import torch
 from fakes.loss_inputs import gradient, make_inputs
 from fakes.recipes import make_recipe
 
-from asyncrl.algorithms.entropy_controls import covariances
+from asyncrl.algorithms.entropy_controls import covariances, low_probability
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.algorithms.rejections import largest_float
+from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm
 
@@ -95,3 +96,40 @@ def test_a_key_of_what_is_off_is_refused(algorithm: dict):
     *_, number = numbers
     with pytest.raises(InputError, match=f"algorithm.{key}.{number} is .* but nothing reads it: set"):
         make_recipe(Path("m"), algorithm=algorithm)
+
+
+def damped_inputs():
+    logs = [math.log(p) for p in (0.9, 0.1, 0.5)]
+    return make_inputs(current=logs, advantages=[1.0, -2.0, 0.0])
+
+
+def test_an_advantage_is_scaled_between_1_less_a_and_1():
+    algorithm = Algorithm(probability_damping=0.2)
+    assert low_probability(damped_inputs(), algorithm).tolist() == pytest.approx([0.98, -1.64, 0.0])
+    whole = Algorithm(probability_damping=1.0)
+    assert low_probability(damped_inputs(), whole).tolist() == pytest.approx([0.9, -0.2, 0.0])
+
+
+@pytest.mark.parametrize("surrogate", sorted(SURROGATES))
+def test_the_factor_has_no_gradient_of_its_own_under_any_surrogate(surrogate: str):
+    inputs = dataclasses.replace(damped_inputs(), sequence_ids=torch.tensor([0, 1, 2]))
+    plain, damped = (
+        torch.tensor(gradient(make_loss(algorithm, max_new_tokens=8)(inputs).total, inputs))
+        for algorithm in (Algorithm(surrogate=surrogate, probability_damping=a) for a in (0.0, 0.2))
+    )
+    assert plain.abs().sum() > 0
+    assert damped.tolist() == pytest.approx((plain * torch.tensor([0.98, 0.82, 0.9])).tolist(), rel=1e-5)
+
+
+def test_only_the_top_tokens_are_taught_and_kl_is_on_all():
+    algorithm = Algorithm(top_entropy_share=0.4, kl={"coefficient": 0.1, "estimator": "k2"})
+    inputs = make_inputs(
+        current=[-1.0, -2.0, -3.0], advantages=[1.0, -2.0, 4.0], reference=[-1.0, -1.0, -3.0]
+    )
+    inputs = dataclasses.replace(inputs, is_top=torch.tensor([True, False, True]))
+    total, denominator, *_ = make_loss(algorithm, max_new_tokens=8)(inputs)
+    assert (total.item(), denominator.item()) == (pytest.approx(-5.0 + 0.05), 3)
+    assert gradient(total, inputs) == pytest.approx([-1.0, -0.1, -4.0])
+    nearby = dataclasses.replace(inputs, current=inputs.current.detach() + torch.tensor([0.0, 1e-2, 0.0]))
+    slope = (make_loss(algorithm, max_new_tokens=8)(nearby).total - total).item() / 1e-2
+    assert slope == pytest.approx(-0.1, abs=2e-3)

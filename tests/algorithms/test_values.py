@@ -29,14 +29,6 @@ def test_advantages_are_those_computed_by_hand():
     assert advantages(0.8, 0.5).tolist() == pytest.approx([-0.12, 0.45, 0.25, 0.375])
 
 
-def test_with_lambda_one_an_advantage_is_the_reward_less_the_value():
-    assert advantages(1.0, 1.0).tolist() == pytest.approx([0.5, 0.75, 0.25, 0.375])
-
-
-def test_with_lambda_zero_an_advantage_is_the_error_of_the_next_value():
-    assert advantages(1.0, 0.0).tolist() == pytest.approx([-0.25, 0.5, 0.25, 0.375])
-
-
 def test_long_sequences_match_the_recursion_and_packing_changes_no_bit():
     generator = torch.Generator().manual_seed(0)
     lengths, wanted, alone, together = (37, 1, 64, 5), [], [], ([], [], [])

@@ -9,8 +9,8 @@ import pytest
 import torch
 from fakes.loss_inputs import gradient, make_inputs
 
-from asyncrl.algorithms.contract import check_terms
 from asyncrl.algorithms.losses import make_loss
+from asyncrl.algorithms.own_terms import check_terms
 from asyncrl.recipe import Algorithm, Recipe
 from asyncrl.records import EnvironmentSpec
 from asyncrl.turns.contract import check_environment

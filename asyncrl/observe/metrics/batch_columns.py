@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.algorithms.branches import mean_reward
+from asyncrl.algorithms.turns import mean_reward
 from asyncrl.observe.alarms.no_correct import DroppedGroups
 from asyncrl.observe.metrics.prometheus import RunMetrics
 from asyncrl.observe.metrics.turn_metrics import agent_calls, mean_correctness, source_metrics, turn_metrics

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asyncrl.algorithms.divergences import dpo, ipo
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.algorithms.losses import LossParts
-from asyncrl.algorithms.preferences import dpo, ipo
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Algorithm, Recipe

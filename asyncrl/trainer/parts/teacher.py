@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from asyncrl.algorithms.distillation import teacher_advantages, top_k_forward_kl
+from asyncrl.algorithms.divergences import teacher_advantages, top_k_forward_kl
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import NUMBER_BYTES

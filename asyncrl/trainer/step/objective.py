@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.batch_advantages import finish_batch
-from asyncrl.algorithms.inputs import LossInputs
+from asyncrl.algorithms.inputs import PROXIMALS, LossInputs
 from asyncrl.algorithms.losses import LossParts, make_loss
-from asyncrl.algorithms.proximal import PROXIMALS
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm

@@ -8,7 +8,7 @@ from fakes.models import write_model
 from fakes.recipes import make_recipe
 from fakes.requests import NoRequests
 
-from asyncrl.algorithms.contract import check_terms
+from asyncrl.algorithms.own_terms import check_terms
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.journal.starts import ServerChanges
 from asyncrl.launch.placement import GpuMap

@@ -16,7 +16,7 @@ from fakes.recipes import make_recipe
 from fakes.sequences import sampled_positions, with_kept_sets, with_turns
 from torch import Tensor
 
-from asyncrl.algorithms.contract import check_terms
+from asyncrl.algorithms.own_terms import check_terms
 from asyncrl.errors import Diverged, InputError
 from asyncrl.model.kept_sets import KEPT_SETS, split_kept_sets
 from asyncrl.recipe import Recipe
