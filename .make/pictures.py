@@ -66,7 +66,7 @@ FORGETFUL = r'''"""A verifier with a mistake: it takes for granted that each col
 
 import re
 
-from verifiers.function import from_function
+from verifiers.registry import from_function
 from verifiers.verdict import correct, no_answer, wrong
 
 

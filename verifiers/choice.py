@@ -27,7 +27,7 @@ class ChoiceVerifier:
 
     A gold {"letter": "B", "options": {"A": "Paris", "B": "Rome"}} says the options, too (or their texts in a
     list, from A on): then the text after a letter must be that option's. Without them it must be a formula or
-    a name, see `verifiers.option_text`."""
+    a name, see `verifiers.letter_choice`."""
 
     def __init__(
         self,

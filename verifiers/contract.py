@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.golds import parse_gold
-from verifiers.groups import GroupJudgement, is_group_wise, judges_alone, min_responses
-from verifiers.judgement import Limit
+from verifiers.judgement import GroupJudgement, Limit, is_group_wise, judges_alone, min_responses
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 from verifiers.task import Task, response_task, takes_task, with_task

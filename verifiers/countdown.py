@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import Annotated
 
 from verifiers.extract import Think, final_part
-from verifiers.options import Bounds
+from verifiers.plugins import Bounds
 from verifiers.verdict import Outcome, Verdict, correct, no_answer
 
 MAX_NUMBERS = 16

@@ -13,7 +13,7 @@ from verifiers.math.numbers import NotNumber
 from verifiers.math.operations import undone_operation
 from verifiers.math.relations import value_of_chain
 from verifiers.math.units import Unit, in_degrees, is_other_kind, ratio_of_units
-from verifiers.options import Bounds
+from verifiers.plugins import Bounds
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 
 

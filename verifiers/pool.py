@@ -23,19 +23,23 @@ from verifiers.attempt import (
     Job,
     Late,
     Limits,
+    Loaded,
     VerifierWorker,
+    begun,
     death,
     judged,
     key_of,
+    key_of_options,
+    load,
     ready,
     verdict_of,
+    waited,
+    waited_group,
     within_limits,
 )
 from verifiers.cache import ReferenceDigests, VerdictCache, part_digest, source_stamp
 from verifiers.golds import parse_gold
-from verifiers.groups import GroupJudgement, of_worker, shared
-from verifiers.judgement import Judgement, Limit
-from verifiers.loaded import Loaded, begun, key_of_options, load, waited, waited_group
+from verifiers.judgement import GroupJudgement, Judgement, Limit, of_worker, shared
 from verifiers.own import OwnLoop, in_thread
 from verifiers.registry import BUILT_IN
 from verifiers.storable import fault_of, storable_verdict

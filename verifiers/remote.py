@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from verifiers import strict_json
 from verifiers.golds import json_gold
-from verifiers.options import Bounds
-from verifiers.posting import Poster, Unanswered
+from verifiers.plugins import Bounds
+from verifiers.servers import Poster, Unanswered
 from verifiers.storable import storable
 from verifiers.task import Task
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault

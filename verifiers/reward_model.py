@@ -17,9 +17,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from verifiers import strict_json
 from verifiers.judge_template import without_special_tokens
-from verifiers.model_server import ModelServer, ServerOptions
-from verifiers.options import Bounds
-from verifiers.posting import with_path
+from verifiers.plugins import Bounds
+from verifiers.servers import ModelServer, ServerOptions, with_path
 from verifiers.task import Message, Task
 from verifiers.verdict import Outcome, Verdict, as_number, wrong
 

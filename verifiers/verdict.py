@@ -7,6 +7,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 
 MAX_SHAPING = 1e6
 """Rewards are float32 further on, and their groups are squared."""
@@ -192,3 +193,22 @@ def no_answer(detail: str) -> Verdict:
 
 def fault(detail: str) -> Verdict:
     return Verdict(Outcome.FAULT, None, detail=detail)
+
+
+def weighted_sum(pairs: Iterable[tuple[float, float]], *, divisor: float = 1.0) -> float:
+    """The float nearest to sum(weight * value) / divisor, each number taken as the decimal it is written as.
+
+    `pairs` are (weight, value). NaN or infinite where one of them is.
+    """
+    pairs = list(pairs)
+    if not all(math.isfinite(number) for pair in pairs for number in pair):
+        return sum(weight * value for weight, value in pairs) / divisor
+    total = sum((_exact(weight) * _exact(value) for weight, value in pairs), Fraction())
+    try:
+        return float(total / _exact(divisor))
+    except OverflowError:
+        return math.inf if total > 0 else -math.inf
+
+
+def _exact(number: float) -> Fraction:
+    return Fraction(repr(float(number)))

@@ -65,8 +65,9 @@ class AsyncVerifier(Protocol):
 class GroupVerifier(Protocol):
     """A verifier that judges all responses to a task at once: it compares them, or ranks them.
 
-    It may have `verify` as well, for a response alone; otherwise that is a group of one. Rules for it are in
-    `verifiers.groups`. Both methods may take the responses' tasks as a third parameter, in the same order."""
+    It may have `verify` as well, for a response alone; otherwise that is a group of one.
+    `verifiers.judgement` has the rules. Both methods may take the responses' tasks as a third parameter, in
+    the same order."""
 
     min_responses: int = 1
     """The fewest responses that it judges: 2 for one that compares. May be left out."""

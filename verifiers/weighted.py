@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from verifiers.golds import parse_gold
-from verifiers.groups import is_group_wise, judges_alone
-from verifiers.options import Bounds, checked
+from verifiers.judgement import is_group_wise, judges_alone
+from verifiers.plugins import Bounds, checked
 from verifiers.registry import build_verifier, check_options
 from verifiers.task import Task, takes_task, with_task
-from verifiers.verdict import MAX_NAME_CHARACTERS, MAX_SCORES, Outcome, Verdict
+from verifiers.verdict import MAX_NAME_CHARACTERS, MAX_SCORES, Outcome, Verdict, weighted_sum
 from verifiers.verifier import CheckedVerifier, LimitedVerifier, PreparedVerifier, Verifier
-from verifiers.weighted_sum import weighted_sum
 
 
 @dataclass(frozen=True, slots=True)

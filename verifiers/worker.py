@@ -12,9 +12,9 @@ from typing import Any
 
 from sandbox import frames
 from sandbox.process import limit_memory
-from verifiers import fork_server, groups
+from verifiers import fork_server
 from verifiers.cache import part_digest
-from verifiers.judgement import Limit
+from verifiers.judgement import Limit, all_faults, as_json, checked_verdicts
 from verifiers.own import is_built_in, parsed
 from verifiers.registry import build_verifier
 from verifiers.storable import fault_of, storable_verdict
@@ -29,7 +29,7 @@ from verifiers.verifier import (
     VerifierUnavailable,
 )
 
-_WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric", "verifiers.regex")
+_WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric", "verifiers.exact")
 # Sympy, which no worker may import in the time of a response.
 _WARM_TO_FORK = ("verifiers.math.algebra",)
 UNLIMITED_MEMORY = 1 << 46
@@ -165,8 +165,8 @@ class _Worker:
         responses: list[str] = pickle.loads(packed)
         # A list of the verifier's own: it may change the one that it is given.
         found = with_tasks(verifier.verify_group)(list(responses), reference, tasks)  # type: ignore[attr-defined]
-        verdicts = groups.checked_verdicts(found, len(responses))
-        return verdicts[0] if groups.all_faults(verdicts) else correct(), groups.as_json(verdicts)
+        verdicts = checked_verdicts(found, len(responses))
+        return verdicts[0] if all_faults(verdicts) else correct(), as_json(verdicts)
 
     def _begun(self, specification: bytes, pickled: bytes) -> tuple[Verifier, Any]:
         """The verifier under its limit on memory, and the reference."""

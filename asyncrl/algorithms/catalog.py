@@ -23,7 +23,7 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.algorithms.turns import turns
 from asyncrl.algorithms.values import clipped_value_loss, length_adaptive_lambda, v_trace
 from asyncrl.algorithms.weights import REDUCTIONS, WEIGHTS
-from verifiers.length import soft_overlong
+from verifiers.format import soft_overlong
 
 SECTIONS: dict[str, dict[str, Callable[..., Any]]] = {
     "algorithm.advantage": dict(ADVANTAGES),

@@ -32,7 +32,7 @@ from asyncrl.algorithms.advantages import (
 )
 from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.records import Credits, TurnAdvantages
-from verifiers.weighted_sum import weighted_sum
+from verifiers.verdict import weighted_sum
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from asyncrl.system.paths import nearest_path, why
 from sandbox.own_groups import available_cores
 from verifiers.contract import check_contract
 from verifiers.files import GradingSummary, ResponseRow, RowError, grade_rows, read_rows, verdict_fields
-from verifiers.groups import why_not_alone
+from verifiers.judgement import why_not_alone
 from verifiers.pool import VerifierPool
 from verifiers.registry import VERIFIERS, load_verifier
 

@@ -16,10 +16,9 @@ from asyncrl.errors import InputError
 from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Verifying
 from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache
-from verifiers.groups import is_group_wise, judges_alone, min_responses
+from verifiers.attempt import waited, waited_group
 from verifiers.gym.verifier import GymReference, own_response
-from verifiers.judgement import Judgement, Limit
-from verifiers.loaded import waited, waited_group
+from verifiers.judgement import Judgement, Limit, is_group_wise, judges_alone, min_responses
 from verifiers.own import Gold, is_built_in
 from verifiers.pool import VerifierPool
 from verifiers.task import response_task

@@ -11,8 +11,7 @@ from asyncrl.journal.packing import split_credits
 from asyncrl.model.token_counts import token_counts
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Credits, Observed, Score, Trajectory
-from verifiers.verdict import Outcome
-from verifiers.weighted_sum import weighted_sum
+from verifiers.verdict import Outcome, weighted_sum
 
 
 def credits_of(score: Score, trajectory: Trajectory, codec: TextCodec) -> Credits:

@@ -21,13 +21,12 @@ from asyncrl.rollout.fault_limit import FaultWatch
 from asyncrl.rollout.told_task import Conversation, conversation_in, told_task
 from asyncrl.rollout.verdict_waits import VerdictWaits
 from asyncrl.tasks.verifier_cache import VerifierCache, reference_of
-from verifiers.groups import all_faults
+from verifiers.judgement import all_faults
 from verifiers.own import in_thread, is_built_in
 from verifiers.pool import VerifierPool
 from verifiers.storable import storable
-from verifiers.verdict import Outcome, Verdict
+from verifiers.verdict import Outcome, Verdict, weighted_sum
 from verifiers.verifier import AnswerVerifier
-from verifiers.weighted_sum import weighted_sum
 
 
 def score_of(verdict: Verdict) -> Score:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, Score, Trajectory
 from asyncrl.rollout.limits import Limits
-from verifiers.length import soft_overlong
-from verifiers.weighted_sum import weighted_sum
+from verifiers.format import soft_overlong
+from verifiers.verdict import weighted_sum
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from asyncrl.errors import InputError
 from asyncrl.records import VerifierSpec
 from asyncrl.system.plugins import SlowCalls
 from verifiers.golds import parse_gold
-from verifiers.groups import is_group_wise, min_responses, why_not_alone
+from verifiers.judgement import is_group_wise, min_responses, why_not_alone
 from verifiers.own import Gold, is_built_in
 from verifiers.registry import load_verifier
 from verifiers.task import Task, takes_task

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from asyncrl.turns.environment import Environment, Recovery
-from verifiers.options import checked, nearest
-from verifiers.plugins import Plugin, Plugins
+from verifiers.plugins import Plugin, Plugins, checked, nearest
 
 ENTRY_POINT_GROUP = "asyncrl.environments"
 

@@ -7,8 +7,7 @@ from typing import Any
 from simulation.world import STOP_TOKENS, World
 
 from asyncrl.model.stop import StopStrings
-from verifiers.groups import GroupJudgement
-from verifiers.judgement import Judgement
+from verifiers.judgement import GroupJudgement, Judgement
 from verifiers.verdict import Outcome, Verdict, fault
 
 

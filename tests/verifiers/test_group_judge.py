@@ -9,8 +9,7 @@ from fakes.judge_server import Answer, JudgeServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.comparisons import Compared, Match, Ranking, pairings
-from verifiers.group_judge import GroupJudge
+from verifiers.group_judge import Compared, GroupJudge, Match, Ranking, pairings
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 from verifiers.task import Task, response_task

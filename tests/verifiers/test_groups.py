@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from verifiers.groups import is_group_wise, min_responses
+from verifiers.judgement import is_group_wise, min_responses
 from verifiers.own import Gold
 from verifiers.pool import MAX_RESPONSE_CHARACTERS, VerifierPool
 from verifiers.registry import load_verifier

@@ -8,8 +8,7 @@ from fakes.judge_server import HELD, Answer, JudgeServer, completion
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.judge import JudgeVerifier
-from verifiers.judge_answer import answer_of
+from verifiers.judge import JudgeVerifier, answer_of
 from verifiers.judge_template import JudgeTemplate, escaped
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier

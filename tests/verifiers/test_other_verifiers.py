@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verifiers.length import soft_overlong
+from verifiers.format import soft_overlong
 from verifiers.letter_choice import chosen_letters
 from verifiers.registry import build_verifier, check_options, load_verifier
-from verifiers.verdict import Verdict
-from verifiers.weighted_sum import weighted_sum
+from verifiers.verdict import Verdict, weighted_sum
 
 
 def verdict(name: str, gold: Any, response: str, **options: Any) -> Verdict:

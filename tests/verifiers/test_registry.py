@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from verifiers.function import from_function
 from verifiers.own import is_built_in
-from verifiers.registry import check_options, load_verifier
+from verifiers.registry import check_options, from_function, load_verifier
 from verifiers.task import Task, takes_task
 from verifiers.verdict import Outcome, Verdict
 

@@ -19,7 +19,7 @@ from verifiers.code.compare import Whitespace
 from verifiers.code.extract import MAX_PROGRAM_CHARACTERS, extract_program
 from verifiers.code.grade import Rules, TestOutcome, grade, is_repeatable
 from verifiers.code.tests import CodeReference, Scoring, parse_code_reference
-from verifiers.options import Bounds
+from verifiers.plugins import Bounds
 from verifiers.storable import storable_verdict
 from verifiers.verdict import Outcome, Verdict
 from verifiers.verifier import VerifierUnavailable

@@ -17,7 +17,7 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from verifiers.gym.entries import Entry
-from verifiers.options import nearest
+from verifiers.plugins import nearest
 
 # `__import__('os').system(...)` as an answer would run, and `setattr` could change what later answers score.
 # Plain formulas need numbers, operators, letters and a few functions; an answer with anything else is wrong

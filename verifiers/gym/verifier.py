@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from verifiers.extract import Fallback, Think, extract_answer, final_part, marked_answer
 from verifiers.gym.datasets import CONDITIONS, installed_version, load_dataset, may_be_scored
 from verifiers.gym.entries import read_entry
-from verifiers.options import Bounds
+from verifiers.plugins import Bounds
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 from verifiers.verifier import VerifierUnavailable
 

@@ -8,19 +8,23 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from verifiers.extract import last_box
-from verifiers.math.chemistry import is_marked_formula
-from verifiers.math.dates import date_of
-from verifiers.math.letters import Letters, LettersAre, is_prose, letters_are, run_is, spaced_letters
+from verifiers.math.letters import (
+    Letters,
+    LettersAre,
+    is_prose,
+    letters_are,
+    run_is,
+    spaced_letters,
+    with_qualifier,
+)
 from verifiers.math.literals import read_number
 from verifiers.math.nodes import Node, Number, Opaque, Quotient, Text
-from verifiers.math.notation import split_label, usual_notation
-from verifiers.math.number_words import number_in_words
 from verifiers.math.parser import parse_tokens
-from verifiers.math.qualifiers import with_qualifier
-from verifiers.math.tokens import Token, Unreadable, plain_characters, tokenize
+from verifiers.math.texts import date_of, is_marked_formula
+from verifiers.math.tokens import Token, Unreadable, plain_characters, split_label, tokenize, usual_notation
 from verifiers.math.trees import negative
 from verifiers.math.units import DEGREE, Unit, is_prefixed, known_unit, parse_unit
-from verifiers.math.words import TEN_POWERS, clean_words
+from verifiers.math.words import TEN_POWERS, clean_words, number_in_words
 
 _PREFIX = re.compile(
     r"^(?:\\text(?:bf)?\s*\{)?\s*(?:the\s+)?(?:final\s+)?(?:answer|ans)(?![A-Za-z])(?:\s+is)?\s*[:=]?\s*\}?\s*"

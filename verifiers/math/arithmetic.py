@@ -15,9 +15,18 @@ from typing import Any
 from flint import acb, acb_mat, arb, ctx, fmpq, nmod
 
 from verifiers.math import nodes
-from verifiers.math.functions import EXACT_FUNCTIONS, FUNCTIONS, power
 from verifiers.math.nodes import Node
-from verifiers.math.numbers import MAX_BITS, NotExact, NotNumber, OutOfBudget, Place, Value
+from verifiers.math.numbers import (
+    EXACT_FUNCTIONS,
+    FUNCTIONS,
+    MAX_BITS,
+    NotExact,
+    NotNumber,
+    OutOfBudget,
+    Place,
+    Value,
+    power,
+)
 from verifiers.math.quadrature import integral
 
 _BITS_PER_DIGIT = 3.3219

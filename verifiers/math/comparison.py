@@ -4,9 +4,7 @@ The gold decides what kind of thing is asked for; a response of another kind is 
 written here. Nothing matches by default, so a response with more candidates than the gold, or in a shape
 not foreseen here, is wrong."""
 
-from verifiers.math.added_constant import respelled, with_constant_of
-from verifiers.math.families import is_class, same_family, without_qualifier
-from verifiers.math.marks import is_full_hour, same_based, same_ratio, same_with_marks
+from verifiers.math.marks import as_matrix, as_vector, is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.names import is_name, named_terms, names_ratio
 from verifiers.math.nodes import (
     SETS,
@@ -38,20 +36,22 @@ from verifiers.math.relations import (
     value_of_chain,
 )
 from verifiers.math.scalars import exact_or_none, same_scalar
-from verifiers.math.shorthand import expand
+from verifiers.math.shorthand import expand, respelled, with_constant_of
 from verifiers.math.solutions import (
     are_of_many,
     distinct_labels,
+    is_class,
     list_of_words,
     pair_off,
     plain_items,
+    same_family,
     same_solutions,
     shared_names,
     unknowns,
+    without_qualifier,
 )
 from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
 from verifiers.math.trees import free_symbols
-from verifiers.math.vectors import as_matrix, as_vector
 
 MAX_ITEMS = 64
 

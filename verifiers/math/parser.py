@@ -30,7 +30,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TypeVar
 
-from verifiers.math.calculus import (
+from verifiers.math.cursor import (
+    Cursor,
     find_differential,
     letter_of_series,
     take_arrow,
@@ -39,7 +40,6 @@ from verifiers.math.calculus import (
     take_out,
     take_side,
 )
-from verifiers.math.cursor import Cursor
 from verifiers.math.letters import LettersAre, run_is
 from verifiers.math.literals import (
     based,

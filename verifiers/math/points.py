@@ -17,9 +17,8 @@ from flint import acb, acb_mat, acb_poly, arb, arb_poly, fmpq, fmpq_poly, fmpz
 
 from verifiers.math.arithmetic import compiled, exact_value, fraction, real_fraction, value_at
 from verifiers.math.domains import JUMPING, Domain
-from verifiers.math.functions import MAX_DEGREE
 from verifiers.math.nodes import FunctionCall, Modulo, Node, Number, Power, Quotient, Sum
-from verifiers.math.numbers import NotExact, NotNumber, Place, Value
+from verifiers.math.numbers import MAX_DEGREE, NotExact, NotNumber, Place, Value
 from verifiers.math.trees import children, constants, difference, free_symbols, size, walk
 
 Point = dict[str, Value]

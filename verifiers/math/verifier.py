@@ -14,20 +14,18 @@ from verifiers.extract import Extraction, Fallback, Think, extract_answer
 from verifiers.golds import refuse_missing
 from verifiers.letter_choice import read_choice
 from verifiers.math.answer import Answer, plain_number, read_answer, strip_wrapping
-from verifiers.math.chemistry import formula_of
 from verifiers.math.comparison import same_answer
-from verifiers.math.dates import same_time
 from verifiers.math.letters import Letters, LettersAre
 from verifiers.math.literals import read_number
 from verifiers.math.marks import is_full_hour
 from verifiers.math.names import with_marks_of
 from verifiers.math.nodes import FunctionCall, Listing, Node, Number, Product, Ratio, Relation, Text
-from verifiers.math.notation import split_label
 from verifiers.math.operations import undone_operation
 from verifiers.math.scalars import same_number
 from verifiers.math.shorthand import expand
 from verifiers.math.solutions import pair_off
-from verifiers.math.tokens import Token
+from verifiers.math.texts import formula_of, same_time
+from verifiers.math.tokens import Token, split_label
 from verifiers.math.trees import walk
 from verifiers.math.units import Unit, in_degrees, is_other_kind, ratio_of_units
 from verifiers.math.words import OWN_FUNCTIONS, unstyled

@@ -24,7 +24,7 @@ from asyncrl.recipe.yaml_text import write_yaml
 from asyncrl.system.files import write_whole
 from asyncrl.system.paths import expanded
 from asyncrl.system.words import kind_of
-from verifiers.function import check_function
+from verifiers.registry import check_function
 
 OWN_VERIFIER = "Verifier"
 """Name of the class in the file of a carried verifier."""
@@ -170,7 +170,7 @@ def verifier_name(verifier: str | Callable[..., Any], files: CallFiles) -> str:
             check_function(verifier)
         except TypeError as error:
             raise InputError(f"verifier: {error}") from None
-        end = "from verifiers.function import from_function\n\n"
+        end = "from verifiers.registry import from_function\n\n"
         end += f"{OWN_VERIFIER} = from_function({verifier.__name__})\n"
     elif isinstance(verifier, type):
         _check_class(verifier)

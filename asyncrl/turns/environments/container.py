@@ -27,7 +27,7 @@ from asyncrl.turns.environments.boxes import (
     check_image,
     find_engine,
 )
-from verifiers.options import Bounds
+from verifiers.plugins import Bounds
 
 _BLOCK = re.compile(r"```(?:bash|sh|shell|console)?[ \t]*\n(.*?)(?:\n```|\Z)", re.DOTALL)
 

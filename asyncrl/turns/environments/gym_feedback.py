@@ -7,7 +7,7 @@ from asyncrl.turns.environment import End, Observation, Recovery
 from verifiers.extract import Think
 from verifiers.gym.datasets import import_package
 from verifiers.gym.verifier import GymReference, GymVerifier
-from verifiers.options import Bounds
+from verifiers.plugins import Bounds
 from verifiers.verdict import Outcome
 
 

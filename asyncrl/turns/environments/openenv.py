@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import aiohttp
 
 from asyncrl.turns.environment import End, EnvironmentUnavailable, Observation, Recovery
-from verifiers.options import Bounds
+from verifiers.plugins import Bounds
 from verifiers.storable import storable
 
 CAPACITY_REACHED = "CAPACITY_REACHED"

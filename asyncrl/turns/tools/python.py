@@ -13,7 +13,7 @@ from sandbox.limits import MEBIBYTE
 from sandbox.result import SandboxError
 from sandbox.session import Session, SessionLimits, SessionResult
 from sandbox.settings import SandboxSettings
-from verifiers.options import Bounds
+from verifiers.plugins import Bounds
 
 NO_OUTPUT = "(no output)"
 _CALLS_OF_A_TRAJECTORY = 20

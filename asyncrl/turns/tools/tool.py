@@ -14,8 +14,7 @@ from typing import Any
 import pydantic
 
 from asyncrl.turns.environment import Recovery
-from verifiers.options import checked, unresolved
-from verifiers.plugins import Plugins
+from verifiers.plugins import Plugins, checked, unresolved
 
 _KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object"}
 _ARGUMENT = re.compile(r"^\s*(\w+)\s*(?:\([^)]*\))?:\s*(.+)$")

@@ -16,7 +16,7 @@ from asyncrl.turns.environment import EnvironmentUnavailable, Recovery
 from asyncrl.turns.tools.python import NO_OUTPUT, PythonTool, told, unfenced
 from sandbox.session import SessionResult
 from sandbox.settings import SandboxSettings
-from verifiers.options import checked
+from verifiers.plugins import checked
 
 ROOT = Path(__file__).parents[3]
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from verifiers.extract import last_box
 from verifiers.math import algebra, answer
+from verifiers.math.letters import with_qualifier
 from verifiers.math.parser import parse_answer, parse_tokens
-from verifiers.math.qualifiers import with_qualifier
 from verifiers.math.tokens import Token, Unreadable, tokenize
 from verifiers.math.verifier import MathVerifier
 from verifiers.verdict import Outcome

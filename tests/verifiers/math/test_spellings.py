@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verifiers.math.dates import date_of
-from verifiers.math.number_words import number_in_words
+from verifiers.math.texts import date_of
 from verifiers.math.verifier import MathVerifier
+from verifiers.math.words import number_in_words
 from verifiers.verdict import Outcome
 
 MATH = MathVerifier()

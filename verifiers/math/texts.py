@@ -1,10 +1,9 @@
-"""Dates and times of day as answers: July 4, the 4th of July, July 4, 2024, 2024-07-04. Owns their spellings.
+r"""Answers that are words, not mathematics: dates, times of day, chemical formulas.
 
 A date is what both sides write of it: with a year on one side alone they differ, and so does a weekday.
-7/4/2024 is no date, since half of the world reads it as April 7.
-
-5:30 pm and 17:30 are one time of day. Without am or pm a text is a time only beside one that has it: else it
-may be a ratio."""
+7/4/2024 is no date, since half of the world reads it as April 7. 5:30 pm and 17:30 are one time of day;
+without am or pm a text is a time only beside one that has it, else it may be a ratio.
+H_2O, \mathrm{H_2O} and \ce{H2O} are one; Co is not CO."""
 
 import calendar
 import re
@@ -107,3 +106,25 @@ def _time_of_day(words: str) -> tuple[int, bool] | None:
     if not 1 <= hour <= 12:
         return None
     return 60 * (hour % 12 + 12 * (half == "pm")) + minute, True
+
+
+_ELEMENTS = (
+    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb "
+    "Sr Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Nd Sm Eu Gd Hf Ta W Re Os Ir Pt Au Hg Tl "
+    "Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am No"
+).split()
+_ATOM = rf"(?:{'|'.join(sorted(_ELEMENTS, key=len, reverse=True))})\d*"
+_FORMULA = re.compile(rf"\d*(?:{_ATOM}|\((?:{_ATOM})+\)\d*)+(?:\^\d*[+-])?")
+_MARKUP = re.compile(r"\\(?:mathrm|text(?:rm)?|ce|rm)(?![A-Za-z])|[{}\s_$]|\\[,;:! ]")
+_MARKED = re.compile(r"\\(?:mathrm|ce|rm)(?![A-Za-z])|\\text.*[\d^]")
+
+
+def formula_of(text: str) -> str | None:
+    """The formula in plain letters and digits; None of any other text."""
+    plain = _MARKUP.sub("", text)
+    return plain if _FORMULA.fullmatch(plain) else None
+
+
+def is_marked_formula(text: str) -> bool:
+    """Whether the text is a formula that is not written as a product of letters."""
+    return "\\" in text and _MARKED.search(text) is not None and formula_of(text) is not None
