@@ -151,7 +151,7 @@ def test_the_page_names_the_tables_and_columns_of_the_schema():
         (name, row, re.findall(r"`(\w+)`", columns))
         for name, row, columns in re.findall(r"^\| `(\w+)` \| ([^|]*) \| (.*) \|$", JOURNAL, re.MULTILINE)
     ]
-    assert described == [(t.name, t.row, [column.name for column in t.columns]) for t in TABLES]
+    assert described == [(t.name, t.row, [*t.columns]) for t in TABLES]
 
 
 @pytest.mark.parametrize("query", QUERIES)
