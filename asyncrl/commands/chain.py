@@ -10,8 +10,7 @@ from asyncrl.observe.terminal.table import warn_on_stderr
 from asyncrl.readers.chain.write import write_story
 from asyncrl.recipe.chain import SelectStage, read_chain
 from asyncrl.recipe.file import shown
-from asyncrl.run.chain_folder import ChainFolder
-from asyncrl.run.chain_plan import PlannedStage, plan_stages
+from asyncrl.run.chain import ChainFolder, PlannedStage, plan_stages
 
 HELP = (
     "Run the stages of a chain, one after the other: recipes that are trained, and selections of responses. "

@@ -15,8 +15,7 @@ from asyncrl.launch.meters.usage import INTERVAL_SECONDS, UsageMeter
 from asyncrl.readers.selection.candidate import Account, Fate
 from asyncrl.recipe.chain import SelectStage
 from asyncrl.recipe.file import shown
-from asyncrl.run.chain_folder import ChainFolder, SelectionRecord, file_digest
-from asyncrl.run.chain_plan import PlannedStage
+from asyncrl.run.chain import ChainFolder, PlannedStage, SelectionRecord, file_digest
 from asyncrl.run.earlier import unexported_steps, with_earlier_run
 
 

@@ -16,13 +16,13 @@ from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation, write
 from asyncrl.commands.pages import say_failure
 from asyncrl.commands.parser import number
 from asyncrl.commands.prompt import find_row
-from asyncrl.controller.evaluator import episodes_of, hidden_files
+from asyncrl.controller.inputs import episodes_of, hidden_files
 from asyncrl.data.rows import Unanswered
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.evaluated_models import newest_model
-from asyncrl.loops.task_group import end_tasks
+from asyncrl.loops import end_tasks
 from asyncrl.model.folder import read_shape
 from asyncrl.model.source import model_folder
 from asyncrl.observe.terminal.table import warn_on_stderr

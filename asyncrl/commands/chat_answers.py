@@ -11,14 +11,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asyncrl.errors import InputError, ServerError
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.task_group import end_tasks
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPhase, Waits, end_tasks
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.terminal.live import printable
 from asyncrl.records import EnvironmentSpec, Finish, Observed, SamplingParams, Task, Trajectory, VerifierSpec
+from asyncrl.replay.branches import Unrecorded
 from asyncrl.replay.group import Group, trajectory_id
-from asyncrl.replay.trajectory_record import Unrecorded
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.limits import Limits, TurnBounds
 from asyncrl.rollout.request_rules import MAX_RETRIES, UNTRAINED

@@ -13,8 +13,7 @@ import yaml
 from asyncrl.commands.arguments import add_recipe, check_has_tasks
 from asyncrl.commands.parser import whole
 from asyncrl.commands.train import explained
-from asyncrl.controller.evaluator import episodes_of, hidden_files, make_conversations, make_evaluator
-from asyncrl.controller.inputs import Inputs
+from asyncrl.controller.inputs import Inputs, episodes_of, hidden_files, make_conversations, make_evaluator
 from asyncrl.data.column_copies import copy_name, is_file, source_of_copy, write_copy
 from asyncrl.data.digests import digest_of
 from asyncrl.data.rows import labels_of
@@ -28,7 +27,7 @@ from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.preflight import read_training_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.launch.servers import check_ports
-from asyncrl.loops.task_group import background
+from asyncrl.loops import background
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import model_folder
 from asyncrl.observe.terminal.stage import stage

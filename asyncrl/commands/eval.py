@@ -18,8 +18,7 @@ from asyncrl.commands.arguments import is_override
 from asyncrl.commands.named_model import is_model
 from asyncrl.commands.parser import number, whole
 from asyncrl.commands.train import explained
-from asyncrl.controller.evaluator import episodes_of, hidden_files, make_conversations, make_evaluator
-from asyncrl.controller.inputs import Inputs
+from asyncrl.controller.inputs import Inputs, episodes_of, hidden_files, make_conversations, make_evaluator
 from asyncrl.data.benchmarks import CATALOG, GATED, Benchmark
 from asyncrl.errors import InputError
 from asyncrl.evaluation.asked_sets import benchmarks_of, named_benchmark
@@ -43,7 +42,7 @@ from asyncrl.launch.preflight import read_evaluation_inputs
 from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.stopping import INTERRUPTED
-from asyncrl.loops.task_group import background
+from asyncrl.loops import background
 from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.model_differences import comparison_table, curve_plot, curve_tables
 from asyncrl.observe.terminal.stage import stage

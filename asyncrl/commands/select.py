@@ -15,7 +15,7 @@ from asyncrl.commands.parser import whole
 from asyncrl.commands.select_work import Request, Work
 from asyncrl.commands.train import explained
 from asyncrl.launch.stopping import INTERRUPTED
-from asyncrl.loops.task_group import background
+from asyncrl.loops import background
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.table import Table, print_table, table_console, warn_on_stderr
 from asyncrl.readers.selection.candidate import UNITS, Account, Fate

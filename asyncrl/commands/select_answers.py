@@ -14,8 +14,7 @@ from functools import partial
 
 from rich.console import Console
 
-from asyncrl.controller.evaluator import make_evaluator
-from asyncrl.controller.inputs import Inputs
+from asyncrl.controller.inputs import Inputs, make_evaluator
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.kept_answers import Slot
@@ -33,14 +32,14 @@ from asyncrl.launch.evaluated_models import (
 )
 from asyncrl.launch.preflight import read_training_inputs
 from asyncrl.launch.servers import check_ports
-from asyncrl.loops.task_group import background
+from asyncrl.loops import background
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.readers.audit.grading import AuditTasks
 from asyncrl.readers.selection.candidate import Candidate, GeneratedTokens
 from asyncrl.recipe import Recipe
 from asyncrl.records import Finish, PolicyVersion, Task
 from asyncrl.rollout.grade import Grader
-from asyncrl.tasks.table import TaskTable
+from asyncrl.tasks.order import TaskTable
 
 RESPONSES_AT_ONCE = 4096
 """Asked together: they fill the servers many times, and each is kept as it comes."""

@@ -32,7 +32,7 @@ from asyncrl.run.folder import RunFolder, data_digests, with_recorded_commit
 from asyncrl.system.places import JOURNAL, RECIPE
 from asyncrl.tasks.digests import template_digest, tokenizer_digest
 from asyncrl.tasks.openings import Openings
-from asyncrl.tasks.table import TaskTable
+from asyncrl.tasks.order import TaskTable
 from asyncrl.tasks.task_list import use_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import read_kit

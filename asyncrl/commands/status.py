@@ -10,7 +10,7 @@ from asyncrl.readers.chain.story import ChainStory, read_story
 from asyncrl.readers.chain.tables import chain_folder, chain_lines
 from asyncrl.readers.status.current_run import NOT_STARTED, CurrentRun, read_run
 from asyncrl.readers.status.status_lines import status_lines
-from asyncrl.run.chain_plan import SELECTION
+from asyncrl.run.chain import SELECTION
 
 HELP = (
     "Print what a run does now: its state, what each part waits for, servers, alarms; of one that has ended, "

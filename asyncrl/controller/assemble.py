@@ -21,10 +21,8 @@ from asyncrl.controller.completion import (
 )
 from asyncrl.controller.context import RunContext, TrainerSession
 from asyncrl.controller.controller import Controller
-from asyncrl.controller.endpoint import Endpoint
-from asyncrl.controller.evaluator import hidden_files, make_conversations, make_episodes, make_evaluator
-from asyncrl.controller.http_service import ControllerService
-from asyncrl.controller.inputs import Inputs
+from asyncrl.controller.http_service import ControllerService, Endpoint
+from asyncrl.controller.inputs import Inputs, hidden_files, make_conversations, make_episodes, make_evaluator
 from asyncrl.controller.progress import RolloutSide, ServerMembership, Supervisor, TrainerSide, describe_run
 from asyncrl.controller.take_parts import (
     CompactedJournal,
@@ -39,9 +37,7 @@ from asyncrl.evaluation.schedule import EvaluationServers, HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.row_records import read_admissions, read_visits
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.run_phase import RunPart, RunPhase
-from asyncrl.loops.task_group import RunTasks
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPart, RunPhase, RunTasks, Waits
 from asyncrl.model.dtype import has_float32_head
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
@@ -88,8 +84,8 @@ from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.task_list import title_of
 from asyncrl.turns.conversation import Conversations
 from asyncrl.wire.access import Keys
-from asyncrl.wire.files.copies import TrainerCopies
-from asyncrl.wire.files.service import FileRoutes
+from asyncrl.wire.fetch import TrainerCopies
+from asyncrl.wire.file_service import FileRoutes
 
 
 def assemble(

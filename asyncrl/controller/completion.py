@@ -11,8 +11,7 @@ from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.controller.inputs import Inputs
 from asyncrl.journal.recorded_groups import RecordedGroup
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.run_phase import RunPart
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPart, Waits
 from asyncrl.model.side_models import read_teacher
 from asyncrl.observe.alarms.no_correct import DroppedGroups, ZeroReward
 from asyncrl.observe.metrics.prometheus import RunMetrics

@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from asyncrl.errors import QueueError, Superseded
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPhase, Waits
 from asyncrl.wire.messages import TakeRequest
 
 T = TypeVar("T")

@@ -37,12 +37,10 @@ from typing import Protocol
 
 from asyncrl.controller.context import RunContext
 from asyncrl.controller.http_service import ControllerService
+from asyncrl.controller.progress import Side, watch
 from asyncrl.controller.trainer_wire import TrainerWire
 from asyncrl.journal.starts import RunEnd, record_end
-from asyncrl.loops.run_phase import RunPart
-from asyncrl.loops.task_group import RunTasks
-from asyncrl.loops.waits import now_seconds
-from asyncrl.loops.watchdog import Side, watch
+from asyncrl.loops import RunPart, RunTasks, now_seconds
 from asyncrl.recipe import Recipe
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue

@@ -6,28 +6,47 @@ asked again, so that a waiting trainer knows the controller alive.
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
 
-from asyncrl.controller.endpoint import Endpoint
 from asyncrl.errors import AsyncrlError
+from asyncrl.recipe.sections.cluster import LOOPBACK
 from asyncrl.wire.access import Keys, is_shown
-from asyncrl.wire.client import POLL_SECONDS
-from asyncrl.wire.files.service import PREFIX, FileRoutes
+from asyncrl.wire.file_service import PREFIX, FileRoutes
 from asyncrl.wire.messages import (
     COMMIT_PATH,
     DRAIN_PATH,
+    POLL_SECONDS,
     TAKE_PATH,
-    CommitReply,
     CommitRequest,
     DrainRequest,
     TakeReply,
     TakeRequest,
     encode_take,
 )
+
+
+class Endpoint:
+    """Built before the parts that name its URL, which is known once the service listens."""
+
+    def __init__(self, host: str = LOOPBACK, port: int = 0, *, advertised_host: str = "") -> None:
+        """`port` 0 is any that is free. Others use `advertised_host` where that is not `host`."""
+        self.host = host
+        self.port = port
+        self._advertised_host = advertised_host or host
+        self._bound_port: int | None = None
+
+    def listens_on(self, port: int) -> None:
+        """The service has bound this port."""
+        self._bound_port = port
+
+    def url(self) -> str:
+        assert self._bound_port is not None, "the service listens before its URL is used"
+        return f"http://{self._advertised_host}:{self._bound_port}"
 
 
 class Requests(Protocol):
@@ -39,7 +58,7 @@ class Requests(Protocol):
         """Whether nothing is generated any more."""
         ...
 
-    async def commit(self, request: CommitRequest, wait_seconds: float) -> CommitReply | None: ...
+    async def commit(self, request: CommitRequest, wait_seconds: float) -> bool: ...
 
 
 class Membership(Protocol):
@@ -98,9 +117,12 @@ class ControllerService:
         app.router.add_get(HEALTH_PATH, self._on_health)
         if self._metrics is not None:
             app.router.add_get(METRICS_PATH, self._on_metrics)
-        app.router.add_post(TAKE_PATH, self._on_take)
-        app.router.add_post(COMMIT_PATH, self._on_commit)
-        app.router.add_post(DRAIN_PATH, self._on_drain)
+        for path, kind, call in (
+            (TAKE_PATH, TakeRequest, self._requests.take),
+            (DRAIN_PATH, DrainRequest, self._requests.drain),
+            (COMMIT_PATH, CommitRequest, self._requests.commit),
+        ):
+            app.router.add_post(path, functools.partial(self._on_call, kind, call))
         if self._servers is not None:
             app.router.add_post(SERVERS_PATH, self._on_servers)
         if self._files is not None:
@@ -136,30 +158,19 @@ class ControllerService:
         assert self._metrics is not None
         return web.Response(text=self._metrics.text(), headers={"Content-Type": self._metrics.content_type})
 
-    async def _on_take(self, request: web.Request) -> web.Response:
+    async def _on_call(
+        self, kind: Any, call: Callable[..., Awaitable[Any]], request: web.Request
+    ) -> web.Response:
+        """A request of the trainer; 204 for an answer that is not there yet."""
         try:
-            message = msgspec.msgpack.decode(await request.read(), type=TakeRequest)
-            reply = await self._requests.take(message, POLL_SECONDS)
+            reply = await call(msgspec.msgpack.decode(await request.read(), type=kind), POLL_SECONDS)
         except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
             return _refusal(error)
+        if not reply:
+            return web.Response(status=204)
         # Not in the loop, which reads streams meanwhile: a batch has millions of tokens.
-        return _answer(None if reply is None else await asyncio.to_thread(encode_take, reply))
-
-    async def _on_drain(self, request: web.Request) -> web.Response:
-        try:
-            message = msgspec.msgpack.decode(await request.read(), type=DrainRequest)
-            is_drained = await self._requests.drain(message, POLL_SECONDS)
-        except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
-            return _refusal(error)
-        return web.Response(status=200 if is_drained else 204)
-
-    async def _on_commit(self, request: web.Request) -> web.Response:
-        try:
-            message = msgspec.msgpack.decode(await request.read(), type=CommitRequest)
-            reply = await self._requests.commit(message, POLL_SECONDS)
-        except (msgspec.ValidationError, msgspec.DecodeError, AsyncrlError) as error:
-            return _refusal(error)
-        return _answer(None if reply is None else msgspec.msgpack.encode(reply))
+        body = await asyncio.to_thread(encode_take, reply) if isinstance(reply, TakeReply) else b""
+        return web.Response(body=body, content_type="application/msgpack")
 
     async def _on_servers(self, request: web.Request) -> web.Response:
         """For people, not for the trainer: JSON {"action", "url"} -> the servers."""
@@ -169,13 +180,6 @@ class ControllerService:
             return web.json_response(self._servers.change(str(body["action"]), str(body["url"])))
         except (ValueError, KeyError, TypeError, AsyncrlError) as error:
             return _refusal(error)
-
-
-def _answer(body: bytes | None) -> web.Response:
-    """204 for None: not yet, ask again."""
-    if body is None:
-        return web.Response(status=204)
-    return web.Response(body=body, content_type="application/msgpack")
 
 
 def _refusal(error: Exception) -> web.Response:

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asyncrl.journal import counters
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import BlockerKind, TrainersWait, Wait, Waits, now_seconds
+from asyncrl.loops import BlockerKind, RunPhase, TrainersWait, Wait, Waits, now_seconds
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.run.status import (

@@ -9,8 +9,7 @@ from asyncrl.controller.trainer_wire import TakePart
 from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.starts import RunEnd
-from asyncrl.loops.run_phase import RunPart
-from asyncrl.loops.waits import TrainersWait
+from asyncrl.loops import RunPart, TrainersWait
 from asyncrl.observe.metrics.batch_columns import batch_metrics
 from asyncrl.observe.metrics.step_metrics import StepReport
 from asyncrl.observe.metrics.step_responses import StepResponses

@@ -14,8 +14,7 @@ from asyncrl.controller.context import RunContext
 from asyncrl.errors import QueueError
 from asyncrl.journal.batches import load_groups, read_columns
 from asyncrl.journal.statements import batch_columns, trained_tokens
-from asyncrl.loops.task_group import end_tasks
-from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait
+from asyncrl.loops import Blocker, BlockerKind, TrainersWait, end_tasks
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.queue import ReplayQueue
@@ -24,10 +23,9 @@ from asyncrl.rollout.generate import Generator
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication, announced_publication
 from asyncrl.wire.access import Keys
-from asyncrl.wire.files.copies import TrainerCopies
-from asyncrl.wire.files.fetch import FetchFailed
-from asyncrl.wire.files.service import is_url
-from asyncrl.wire.messages import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
+from asyncrl.wire.fetch import FetchFailed, TrainerCopies
+from asyncrl.wire.file_service import is_url
+from asyncrl.wire.messages import CommitRequest, DrainRequest, TakeReply, TakeRequest
 
 INTERRUPT_SECONDS = 10.0
 """Longest wait for streams to end after they were aborted."""
@@ -137,19 +135,19 @@ class TrainerWire:
 
         return await self.context.session.answer(drained(), wait_seconds) is not None
 
-    async def commit(self, request: CommitRequest, wait_seconds: float) -> CommitReply | None:
+    async def commit(self, request: CommitRequest, wait_seconds: float) -> bool:
         """The batches below a version are trained for good, on disk when this returns. A checkpoint on
-        another disk is copied first; None when that takes longer than `wait_seconds`."""
+        another disk is copied first; False when that takes longer than `wait_seconds`."""
         with self.context.session.faults_end_run():
             folder = await self._checkpoint_here(request, wait_seconds)
             if folder is None:
-                return None
-            num_groups = self.queue.commit(request.version, folder)
+                return False
+            self.queue.commit(request.version, folder)
             with self.context.waits.waiting("commit", "the journal's disk"):
                 await self.context.journal.barrier()
             for part in self.parts:
                 part.committed()
-        return CommitReply(num_groups)
+        return True
 
     async def close(self) -> None:
         """Ends what is done for a batch that will not be asked for."""

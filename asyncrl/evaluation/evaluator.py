@@ -28,14 +28,13 @@ from asyncrl.evaluation.result import (
     sampled_result,
 )
 from asyncrl.journal.kept_answers import KeptAnswer
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPhase, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.metrics.turn_metrics import num_calls
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, SamplingParams, Task, Trajectory
+from asyncrl.replay.branches import Unrecorded
 from asyncrl.replay.group import Group, trajectory_id
-from asyncrl.replay.trajectory_record import Unrecorded
 from asyncrl.rollout.agents.kit import AgentKit
 from asyncrl.rollout.expected_load import ResponseLengths
 from asyncrl.rollout.generate import Generator

@@ -23,9 +23,7 @@ from asyncrl.evaluation.result import EvaluationFailed, GradedResponse, Result
 from asyncrl.journal.counters import Statement
 from asyncrl.journal.evaluations import GREEDY, Answer, evaluated, evaluated_tasks
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.task_group import RunTasks
-from asyncrl.loops.waits import Blocker, BlockerKind, TrainersWait, Waits
+from asyncrl.loops import Blocker, BlockerKind, RunPhase, RunTasks, TrainersWait, Waits
 from asyncrl.observe.metrics.step_metrics import Observer
 from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Evaluation

@@ -16,7 +16,7 @@ from asyncrl.launch.engine_options import check_options
 from asyncrl.launch.placement import place
 from asyncrl.launch.servers import LocalServers, server_needs
 from asyncrl.launch.site.site import LocalSite
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.model.side_models import opponent_process, read_opponent
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe

@@ -48,7 +48,7 @@ from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.terminal_and_file import TerminalAndFile
 from asyncrl.launch.trackers import FLUSH_SECONDS, TrackerProcesses
 from asyncrl.launch.trainers import LocalSupervisor, TrainerFailed, TrainerRanks
-from asyncrl.loops.run_phase import RunPhase
+from asyncrl.loops import RunPhase
 from asyncrl.model.folder import model_digest, read_shape
 from asyncrl.model.side_models import TEACHER, read_side_models
 from asyncrl.model.source import model_folder

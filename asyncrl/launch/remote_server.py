@@ -24,7 +24,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.wire.access import Keys
-from asyncrl.wire.files.fetch import FetchFailed
+from asyncrl.wire.fetch import FetchFailed
 
 log = logging.getLogger(__name__)
 

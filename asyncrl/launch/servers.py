@@ -15,7 +15,7 @@ import aiohttp
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.starts import ServerChanges
 from asyncrl.launch.site.site import Need, Place, Process, Site, server_need
-from asyncrl.loops.task_group import end_tasks
+from asyncrl.loops import end_tasks
 from asyncrl.model.bitwise import BITWISE_VARIABLE
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape

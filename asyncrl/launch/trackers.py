@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.launch.site.process import ChildProcess
-from asyncrl.loops.task_group import end_tasks
+from asyncrl.loops import end_tasks
 from asyncrl.readers.trackers.process import FAILED, STALL_SECONDS
 from asyncrl.readers.trackers.tracker import position_path, read_position, rows_left
 from asyncrl.recipe import Tracker as Settings

@@ -12,12 +12,12 @@ from asyncrl.journal.writer import Journal
 from asyncrl.launch.placement import rank_name
 from asyncrl.launch.servers import LocalServers
 from asyncrl.launch.site.site import Process, Site, forwarded, trainer_needs
-from asyncrl.loops.task_group import end_tasks
+from asyncrl.loops import end_tasks
 from asyncrl.model.layout import rank_environment
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.environment import group_environment
 from asyncrl.wire.access import TOKEN_VARIABLE
-from asyncrl.wire.ending import find_ending
+from asyncrl.wire.messages import find_ending
 
 log = logging.getLogger(__name__)
 

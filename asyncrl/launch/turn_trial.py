@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from asyncrl.controller.evaluator import hidden_files, make_episodes
+from asyncrl.controller.inputs import hidden_files, make_episodes
 from asyncrl.errors import InputError
 from asyncrl.launch.trial import NONSENSE, shown
 from asyncrl.recipe import Recipe

@@ -21,7 +21,7 @@ Groups that have tokens continue, in rounds and on other servers too, while one 
 from dataclasses import dataclass
 
 from asyncrl.errors import Superseded
-from asyncrl.loops.waits import TrainersWait, Waits
+from asyncrl.loops import TrainersWait, Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue

@@ -13,8 +13,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 
-from asyncrl.loops.run_phase import RunPart
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPart, Waits
 from asyncrl.replay.group import GroupState
 from asyncrl.rollout.filter import Oversampling
 from asyncrl.rollout.generate import Connection, Generator

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from asyncrl.errors import AsyncrlError
 from asyncrl.journal import statements
 from asyncrl.journal.counters import Statement
-from asyncrl.loops.waits import now_seconds
+from asyncrl.loops import now_seconds
 from asyncrl.records import Task
 from asyncrl.system.plugins import FaultsInARow, cause_of
 from verifiers.verdict import Verdict

@@ -11,12 +11,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits, now_seconds
+from asyncrl.loops import RunPhase, Waits, now_seconds
 from asyncrl.model.stop import StopSearch
 from asyncrl.records import DropReason, Finish, PolicyVersion, Segment, Trajectory
+from asyncrl.replay.branches import TrajectoryRecord
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.expected_load import ExpectedLoad, Held, num_prompt_tokens
 from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.request_rules import RequestRules

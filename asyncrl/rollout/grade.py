@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from asyncrl.loops.waits import Blocker, BlockerKind, Waits
+from asyncrl.loops import Blocker, BlockerKind, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Verifying
 from asyncrl.records import Finish, Score, Task, Trajectory, VerifierSpec

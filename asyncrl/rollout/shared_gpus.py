@@ -13,8 +13,7 @@ stands still in that wait. With drain the servers sleep only once all turns of w
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import TrainersWait, Waits
+from asyncrl.loops import RunPhase, TrainersWait, Waits
 from asyncrl.rollout.drain import Drain
 from asyncrl.serving.fleet import Fleet
 

@@ -16,13 +16,10 @@ from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from asyncrl.loops.run_phase import RunPart
-from asyncrl.loops.task_group import end_tasks
-from asyncrl.loops.waits import Blocker, BlockerKind, Waits, now_seconds
+from asyncrl.loops import Blocker, BlockerKind, RunPart, Waits, end_tasks, now_seconds
 from asyncrl.records import DropReason, Finish, Observed, Score, Trajectory
-from asyncrl.replay.branches import branch_off
+from asyncrl.replay.branches import TrajectoryRecord, branch_off
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.credits import credits_of
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import score_of

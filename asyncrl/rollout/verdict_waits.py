@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from asyncrl.loops.waits import now_seconds
+from asyncrl.loops import now_seconds
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import aiohttp
 
-from asyncrl.loops.waits import TrainersWait, Waits
+from asyncrl.loops import TrainersWait, Waits
 from asyncrl.records import PublishOutcome
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.membership import Membership

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from asyncrl.errors import ServerError
-from asyncrl.loops.waits import now_seconds
+from asyncrl.loops import now_seconds
 
 
 class Heartbeat:

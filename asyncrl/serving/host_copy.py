@@ -25,7 +25,7 @@ from asyncrl.serving.delta import (
     word_type,
 )
 from asyncrl.serving.publication import DELTA
-from asyncrl.wire.files.service import is_url
+from asyncrl.wire.file_service import is_url
 
 PREFIX = "asyncrl-weights-"
 _LOCK = "lock"

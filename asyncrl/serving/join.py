@@ -5,7 +5,7 @@ import logging
 import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.lifecycle import ServerLifecycle

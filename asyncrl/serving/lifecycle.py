@@ -7,7 +7,7 @@ import asyncio
 import logging
 
 from asyncrl.errors import ServerError
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.server import Server, ServerState
 

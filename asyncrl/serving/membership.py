@@ -9,8 +9,7 @@ from typing import Any
 import aiohttp
 
 from asyncrl.errors import ServerError
-from asyncrl.loops.task_group import end_tasks
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits, end_tasks
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.join import Join

@@ -16,11 +16,11 @@ from typing import Protocol
 import aiohttp
 
 from asyncrl.errors import RequestRefused, ServerError, WeightMismatch
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.sglang import control, http, weights
 from asyncrl.system.files import overall_digest, write_whole
-from asyncrl.wire.files.service import folder_url, is_url
+from asyncrl.wire.file_service import folder_url, is_url
 
 MANIFEST = "publication.json"
 DELTA = ".delta"

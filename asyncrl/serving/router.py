@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.membership import Membership
 from asyncrl.serving.server import Server

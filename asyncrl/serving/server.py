@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from asyncrl.loops.waits import now_seconds
+from asyncrl.loops import now_seconds
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.heartbeat import Heartbeat

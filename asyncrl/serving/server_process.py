@@ -7,7 +7,7 @@ from typing import Protocol
 import aiohttp
 
 from asyncrl.errors import ServerError
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.serving.lifecycle import ServerLifecycle
 from asyncrl.serving.server import ServerState
 from asyncrl.serving.sglang import control

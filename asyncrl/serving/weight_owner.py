@@ -6,7 +6,7 @@ publications never mix on a server.
 
 from collections.abc import Callable, Iterable
 
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.serving.publication import Publication, written
 
 

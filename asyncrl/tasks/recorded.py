@@ -17,8 +17,7 @@ from asyncrl.records import PolicyVersion, RowVisit, Task, VerifierSpec
 from asyncrl.system.files import read_text
 from asyncrl.system.places import CHECKPOINTS, JOURNAL, RECIPE
 from asyncrl.tasks.digests import tokenizer_digest
-from asyncrl.tasks.order import RowChooser, TaskOrder
-from asyncrl.tasks.table import TaskTable
+from asyncrl.tasks.order import RowChooser, TaskOrder, TaskTable
 from verifiers.storable import storable
 
 KEY = "critic.warmup_run"

@@ -26,10 +26,16 @@ from asyncrl.records import Task, VerifierSpec
 from asyncrl.system.places import cache_folder
 from asyncrl.tasks.digests import table_name
 from asyncrl.tasks.openings import Openings
+from asyncrl.tasks.order import TaskTable
 from asyncrl.tasks.packed_rows import Findings, PackedTask, PackedTasks, Packer, load_packed
 from asyncrl.tasks.row_choice import MAX_KNOWN_GOLDS, Repeats, RowChoice, ShortGold, short_gold
-from asyncrl.tasks.table import TaskTable
-from asyncrl.tasks.verifier_cache import NO_VERIFIER, GoldExample, VerifierCache, key_of, reference_of
+from asyncrl.tasks.verifier_cache import (
+    NO_VERIFIER,
+    GoldExample,
+    VerifierCache,
+    key_of,
+    reference_of,
+)
 from verifiers import task as told_task
 from verifiers.verifier import Verifier
 

@@ -33,7 +33,7 @@ from asyncrl.system.gpus import VISIBLE
 from asyncrl.system.machine import has_gpu
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.determinism import make_deterministic
-from asyncrl.wire.ending import ending_line
+from asyncrl.wire.messages import ending_line
 from sandbox.process import die_with_parent
 
 if TYPE_CHECKING:

@@ -27,9 +27,15 @@ from asyncrl.trainer.publishing.transports import make_publisher
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.wire.access import own_token
-from asyncrl.wire.client import QueueClient
-from asyncrl.wire.files.service import folder_url
-from asyncrl.wire.messages import CommitRequest, DrainRequest, TakeReply, TakeRequest, decode_take
+from asyncrl.wire.file_service import folder_url
+from asyncrl.wire.messages import (
+    CommitRequest,
+    DrainRequest,
+    QueueClient,
+    TakeReply,
+    TakeRequest,
+    decode_take,
+)
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from asyncrl.loops.run_phase import RunPart
+from asyncrl.loops import RunPart
 from asyncrl.records import EnvironmentSpec
 from asyncrl.turns.episode import EnvironmentFault, Episode
 from asyncrl.turns.host import BUILD, Cast, Preparation

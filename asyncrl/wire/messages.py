@@ -1,8 +1,12 @@
-"""Wire 2, trainer -> controller: the messages of `take`, `drain` and `commit`, as msgpack over HTTP.
+"""Wire 2, trainer -> controller: messages of `take`, `drain` and `commit`, as msgpack over HTTP, and the
+trainer's client. Also the line of its log by which a trainer rank tells its launcher why it ends.
 
 Both sides import this module and nothing else of each other. Types are checked when a message is decoded.
 """
 
+import http.client
+import json
+import urllib.parse
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +16,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from asyncrl.errors import AsyncrlError, QueueError
 from asyncrl.records import Batch, GradientSpike, PolicyVersion, PublishOutcome, ScoredSequence, TrainedTokens
+from asyncrl.wire.access import bearer
 
 # 4 bytes per token and 4 more per sampled one; policy versions are runs of equal ones. A message of lists has
 # twice as many bytes, and each rank makes an object of each number: 67 million tokens take a minute.
@@ -183,7 +189,84 @@ class CommitRequest:
     """A path, or a URL as for a publication."""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitReply:
-    num_groups_trained: int
-    """Groups that this commit moved from taken to trained; 0 when it repeats an earlier one."""
+POLL_SECONDS = 20.0
+"""The service answers "not yet" (204) after this long; the client asks again."""
+
+
+class QueueClient:
+    """Blocking calls to the queue service at `url`, which asks for the run's `token`. They outlive a restart
+    of the service's socket. Not thread-safe.
+
+    The watchdog of a long take is the controller, which answers "not yet" at least every POLL_SECONDS: so a
+    dead controller is told from a slow rollout.
+    """
+
+    def __init__(self, url: str, *, token: str = "") -> None:
+        self._headers = {"Content-Type": "application/msgpack", **bearer(token)}
+        address = urllib.parse.urlsplit(url)
+        self._connection = http.client.HTTPConnection(
+            address.hostname or "127.0.0.1", address.port, timeout=3 * POLL_SECONDS
+        )
+
+    def take(self, request: TakeRequest) -> TakeReply:
+        """The batch for `request.version`, however long it takes to be ready. Raises QueueError, OSError."""
+        return decode_take(self.take_encoded(request))
+
+    def take_encoded(self, request: TakeRequest) -> bytes:
+        """As `take`, for `decode_take` of other processes too."""
+        return self._asked(TAKE_PATH, request)
+
+    def drain(self, request: DrainRequest) -> None:
+        """Returns when nothing is generated any more, however long that takes. Raises QueueError, OSError."""
+        self._asked(DRAIN_PATH, request)
+
+    def commit(self, request: CommitRequest) -> None:
+        """Tells the queue that a checkpoint is durable, however long a copy of it takes. Raises QueueError,
+        OSError."""
+        self._asked(COMMIT_PATH, request)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _asked(self, path: str, request: TakeRequest | DrainRequest | CommitRequest) -> bytes:
+        """The answer to `request`, which is sent until there is one."""
+        body = msgspec.msgpack.encode(request)
+        while True:
+            self._connection.request("POST", path, body, self._headers)
+            response = self._connection.getresponse()
+            answer = response.read()
+            if response.status not in (200, 204):
+                raise QueueError(f"{path} answered {response.status}: {answer.decode(errors='replace')}")
+            if response.status == 200:
+                return answer
+
+
+_BEGINNING = '{"asyncrl":"ending"'
+
+
+class Ending(msgspec.Struct, frozen=True, tag_field="asyncrl", tag="ending"):
+    """The error that a rank ended with."""
+
+    error: str
+    """Name of its type."""
+    message: str
+
+
+def ending_line(error: AsyncrlError) -> str:
+    """The line for the log, with its line break. In ASCII: Unicode has further line breaks."""
+    ending = msgspec.to_builtins(Ending(type(error).__name__, str(error)))
+    return json.dumps(ending, separators=(",", ":")) + "\n"
+
+
+def find_ending(log: str) -> Ending | None:
+    """The last ending in these lines of a log; None without a whole one."""
+    for line in reversed(log.splitlines()):
+        # Libraries leave lines without an end.
+        begin = line.find(_BEGINNING)
+        if begin < 0:
+            continue
+        try:
+            return msgspec.json.decode(line[begin:], type=Ending)
+        except msgspec.DecodeError:
+            continue
+    return None

@@ -12,7 +12,7 @@ from asyncrl.commands.servers import change_servers
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.controller.progress import ServerMembership
 from asyncrl.errors import InputError
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings
 from asyncrl.serving.sglang.http import new_session

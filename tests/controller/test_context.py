@@ -11,8 +11,7 @@ from fakes.records import make_task
 from asyncrl.controller.context import TrainerSession
 from asyncrl.controller.inputs import Inputs
 from asyncrl.errors import DiskError, QueueError, Superseded
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPhase, Waits
 from asyncrl.wire.messages import TakeRequest
 
 

@@ -14,7 +14,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.status_writer import StatusWriter
-from asyncrl.loops.waits import Blocker, BlockerKind
+from asyncrl.loops import Blocker, BlockerKind
 from asyncrl.records import Score, Task
 from asyncrl.run.status import Status, read_status
 

@@ -13,8 +13,7 @@ from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.context import RunContext, TrainerSession
 from asyncrl.controller.trainer_wire import TakePart, TrainerWire
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPhase, Waits
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.wire.messages import TakeRequest
 

@@ -17,7 +17,7 @@ from fakes.records import make_score, make_task
 from asyncrl.errors import ServerError
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import EvaluationFailed
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import SamplingParams, Score
 from asyncrl.serving.fleet import Fleet

@@ -18,7 +18,7 @@ from fakes.records import make_score, make_task
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.kept_answers import KeptAnswers, canonical, source_digest, weights_digest
 from asyncrl.journal.kept_answers import AnswerStore
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import SamplingParams, Score, Task, VerifierSpec
 from asyncrl.serving.fleet import Fleet

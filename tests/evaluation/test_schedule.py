@@ -18,9 +18,7 @@ from asyncrl.evaluation.schedule import HeldOutSchedule
 from asyncrl.journal.evaluations import Answer, read_answers, read_prompts, read_texts
 from asyncrl.journal.starts import record_start
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.task_group import RunTasks
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPhase, RunTasks, Waits
 from asyncrl.observe.terminal import stage
 from asyncrl.recipe import Evaluation
 from asyncrl.records import SamplingParams, Task

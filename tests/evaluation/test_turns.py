@@ -18,7 +18,7 @@ from fakes.records import make_score
 from rollout.test_rendered_history import END, HEADER, asked_by, run_of, thinking
 
 from asyncrl.evaluation.evaluator import Evaluator
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.model.stop import StopStrings
 from asyncrl.records import EnvironmentSpec, SamplingParams, Task, VerifierSpec
 from asyncrl.serving.sglang.http import new_session

@@ -12,7 +12,7 @@ from asyncrl.recipe import Data, Source
 from asyncrl.recipe.chain import read_chain
 from asyncrl.recipe.file import load_recipe
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.run.chain_plan import SELECTION, plan_stages
+from asyncrl.run.chain import SELECTION, plan_stages
 from asyncrl.system.plugins import load_object
 
 REASONING = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"

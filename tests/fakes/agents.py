@@ -14,9 +14,8 @@ from fakes.engine import FakeEngine
 from fakes.fleets import fleet_on
 from fakes.records import make_queue, make_task
 
-from asyncrl.journal.kept_replies import KeptReplies
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.journal.kept_answers import KeptReplies
+from asyncrl.loops import RunPhase, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
 from asyncrl.records import SamplingParams, Task, Trajectory

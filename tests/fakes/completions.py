@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from asyncrl.algorithms.advantages import find_advantage
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Task
 from asyncrl.replay.group import Group

@@ -26,7 +26,7 @@ from asyncrl.serving.host_copy import HostCopy
 from asyncrl.serving.sglang.hooks import HOOKS_PATH, SGLANG_VERSION
 from asyncrl.serving.sglang.weights import PREPARE
 from asyncrl.system.files import overall_digest
-from asyncrl.wire.files.fetch import fetch_folder
+from asyncrl.wire.fetch import fetch_folder
 
 STOP = 1
 

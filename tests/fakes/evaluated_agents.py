@@ -15,7 +15,7 @@ from fakes.fleets import fleet_on
 from fakes.records import make_score
 
 from asyncrl.evaluation.evaluator import EvaluatedAgents, Evaluator
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.recipe import Agent as Section
 from asyncrl.records import SamplingParams, Score, Task
 from asyncrl.rollout.agents.kit import AgentKit

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from asyncrl.wire.files.service import FileRoutes
+from asyncrl.wire.file_service import FileRoutes
 
 
 @contextlib.contextmanager

@@ -13,8 +13,7 @@ from fakes.process_owner import FakeProcesses, at_once
 from fakes.records import make_queue, make_task
 
 from asyncrl.commands.chat_answers import Writer, writer_on
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPhase, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import PublishOutcome, SamplingParams, Task, Trajectory
 from asyncrl.replay.group import Group

@@ -11,7 +11,6 @@ from asyncrl.wire.messages import (
     COMMIT_PATH,
     DRAIN_PATH,
     TAKE_PATH,
-    CommitReply,
     CommitRequest,
     DrainRequest,
     TakeReply,
@@ -66,7 +65,7 @@ class FakeQueueService:
             )
         assert heard, f"no commit of version {version} within {timeout_seconds} s"
 
-    def answer(self, path: str, body: bytes) -> TakeReply | CommitReply | None:
+    def answer(self, path: str, body: bytes) -> TakeReply | None:
         if path == TAKE_PATH:
             request = msgspec.msgpack.decode(body, type=TakeRequest)
             with self._changed:
@@ -81,7 +80,7 @@ class FakeQueueService:
         with self._changed:
             self.commits.append(msgspec.msgpack.decode(body, type=CommitRequest))
             self._changed.notify_all()
-        return CommitReply(num_groups_trained=0)
+        return None
 
     def _last_version(self) -> PolicyVersion | None:
         return self.takes[-1].version if self.takes else None
@@ -96,8 +95,7 @@ class FakeQueueService:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 answer = service.answer(self.path, body)
-                is_take = isinstance(answer, TakeReply)
-                reply = encode_take(answer) if is_take else msgspec.msgpack.encode(answer)
+                reply = b"" if answer is None else encode_take(answer)
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(reply)))
                 self.end_headers()

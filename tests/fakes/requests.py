@@ -1,6 +1,6 @@
 """In place of the answers to a trainer, where no trainer is to come."""
 
-from asyncrl.wire.messages import CommitReply, CommitRequest, DrainRequest, TakeReply, TakeRequest
+from asyncrl.wire.messages import CommitRequest, DrainRequest, TakeReply, TakeRequest
 
 
 class NoRequests:
@@ -12,5 +12,5 @@ class NoRequests:
     async def drain(self, request: DrainRequest, wait_seconds: float) -> bool:
         raise AssertionError("no trainer drains here")
 
-    async def commit(self, request: CommitRequest, wait_seconds: float) -> CommitReply | None:
+    async def commit(self, request: CommitRequest, wait_seconds: float) -> bool:
         raise AssertionError("no trainer commits here")

@@ -10,8 +10,7 @@ from fakes.engine import STOP, FakeEngine
 from fakes.process_owner import FakeProcesses
 from fakes.records import make_queue, make_task
 
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPhase, Waits
 from asyncrl.records import SamplingParams
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue

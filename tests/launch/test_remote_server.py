@@ -20,7 +20,7 @@ from asyncrl.launch.remote_server import RemoteServer, fetch_server
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.system.network import free_ports
 from asyncrl.wire.access import Keys
-from asyncrl.wire.files.service import FileRoutes
+from asyncrl.wire.file_service import FileRoutes
 
 KEY = "the-key-of-the-user"
 

@@ -13,8 +13,7 @@ from fakes.statuses import make_status
 from asyncrl.errors import DiskError, Diverged, InputError, ServerError
 from asyncrl.launch.restarts import failure_recorded, keep_training, record_cause
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPhase, Waits
 from asyncrl.observe.terminal.postmortem import POST_MORTEM, RecentEvents
 from asyncrl.readers.page.overview import read_head, read_line
 from asyncrl.readers.page.runs import Run

@@ -9,7 +9,7 @@ from asyncrl.errors import InputError
 from asyncrl.recipe.chain import read_chain
 from asyncrl.recipe.file import load_recipe
 from asyncrl.recipe.shipped import files, find
-from asyncrl.run.chain_plan import plan_stages
+from asyncrl.run.chain import plan_stages
 from asyncrl.system.places import shipped_folder
 
 ROOT = Path(__file__).parents[2]

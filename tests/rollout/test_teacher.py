@@ -10,7 +10,7 @@ from fakes.process_owner import FakeProcesses
 from fakes.teacher_server import FakeTeacher
 
 from asyncrl.journal.packing import pack_logprobs
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, unpack_top
 from asyncrl.records import Columns, Finish, Observed, Segment, Trajectory
 from asyncrl.rollout.teacher import Teacher, TeacherFailed

@@ -19,8 +19,7 @@ from fakes.records import make_queue, make_task, reopen
 
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.task_group import background
+from asyncrl.loops import RunPhase, background
 from asyncrl.recipe import Algorithm
 from asyncrl.records import (
     DropReason,

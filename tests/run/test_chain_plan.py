@@ -10,7 +10,7 @@ import yaml
 from asyncrl.errors import InputError
 from asyncrl.journal.writer import Journal
 from asyncrl.recipe.chain import read_chain
-from asyncrl.run.chain_plan import PlannedStage, plan_stages
+from asyncrl.run.chain import PlannedStage, plan_stages
 
 RL = {
     "name": "rl",

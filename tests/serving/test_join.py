@@ -10,7 +10,7 @@ from fakes.fleets import Crew, crew_on
 from fakes.process_owner import FakeProcesses, at_once
 
 from asyncrl.errors import ServerError
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.fleet_settings import FleetSettings

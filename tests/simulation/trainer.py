@@ -24,8 +24,8 @@ from asyncrl.journal.writer import JournalError
 from asyncrl.records import Batch, PublishOutcome
 from asyncrl.serving.delta import DeltaRule
 from asyncrl.serving.publication import DELTA, Publication, install
-from asyncrl.wire.client import POLL_SECONDS
 from asyncrl.wire.messages import (
+    POLL_SECONDS,
     CommitRequest,
     DrainRequest,
     TakeReply,
@@ -71,7 +71,7 @@ class SimulatedService:
             continue
 
     async def commit(self, request: CommitRequest) -> None:
-        while await self._exchange(functools.partial(self._requests.commit, request, POLL_SECONDS)) is None:
+        while not await self._exchange(functools.partial(self._requests.commit, request, POLL_SECONDS)):
             continue
         check_commit(self.world, self.world.connection, request.version)
 

@@ -33,7 +33,7 @@ from asyncrl.system.files import (
     write_whole,
     writing,
 )
-from asyncrl.wire.files.service import FileRoutes, folder_url
+from asyncrl.wire.file_service import FileRoutes, folder_url
 from asyncrl.wire.messages import CommitRequest, TakeRequest
 
 
@@ -149,7 +149,7 @@ async def test_a_checkpoint_that_cannot_be_copied_is_not_committed(
     engines: list[FakeEngine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its trainer is told and ends; the run does not: it may be the trainer's node that is gone."""
-    monkeypatch.setattr("asyncrl.wire.files.fetch.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("asyncrl.wire.fetch.PAUSE_SECONDS", 0.0)
     async with controller_on(tmp_path, make_recipe(), engines[:1]) as (controller, _):
         trainer = OtherDisk(controller.queue_url, tmp_path / "there", "http://127.0.0.1:9")
         async with aiohttp.ClientSession() as session:

@@ -4,9 +4,8 @@ from pathlib import Path
 
 from asyncrl.data.rows import Row
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.tasks.order import TaskOrder
+from asyncrl.tasks.order import TaskList, TaskOrder, TaskTable
 from asyncrl.tasks.packed_rows import Findings, PackedTask, Packer
-from asyncrl.tasks.table import TaskList, TaskTable
 
 MATH = VerifierSpec("math")
 

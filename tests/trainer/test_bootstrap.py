@@ -8,7 +8,7 @@ import pytest
 from fakes.template import Template
 
 from asyncrl.errors import DiskError, Diverged
-from asyncrl.wire.ending import Ending, find_ending
+from asyncrl.wire.messages import Ending, find_ending
 
 RANK = "from fakes.ending_ranks import *\ndef work():\n    {}\nsys.exit(run_rank(work))\n"
 FULL_DISK = """

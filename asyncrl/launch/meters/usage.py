@@ -16,7 +16,7 @@ from asyncrl.journal.starts import CONTROLLER, OTHERS, RUN, Usage, record_usage
 from asyncrl.journal.writer import Journal, JournalError
 from asyncrl.launch.meters.memory import MemoryMeter
 from asyncrl.launch.site.site import Process
-from asyncrl.loops.task_group import background
+from asyncrl.loops import background
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any
 from asyncrl.recipe.file import object_files, with_changed_files
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.system.places import CHECKPOINTS, RECIPE, cache_folder
-from asyncrl.wire.files.fetch import fetch_alone, fetch_file
-from asyncrl.wire.files.service import LISTING, checkpoints_url, model_url, recipe_url, term_url
+from asyncrl.wire.fetch import fetch_alone, fetch_file
+from asyncrl.wire.file_service import LISTING, checkpoints_url, model_url, recipe_url, term_url
 
 
 def fetch_model(controller: str, *, token: str) -> Path:

@@ -27,7 +27,7 @@ from asyncrl.launch.placement import HIDDEN
 from asyncrl.launch.site.ray_node import NodeFacts, NodeProcess
 from asyncrl.launch.site.ray_process import RayProcess
 from asyncrl.launch.site.site import ControllerDisk, Need, Place
-from asyncrl.loops.task_group import end_tasks
+from asyncrl.loops import end_tasks
 from asyncrl.recipe import Recipe
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from asyncrl.launch.site.fetched import fetch_model, fetch_run, node_run_folder
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.system.machine import has_gpu
 from asyncrl.system.network import free_ports
-from asyncrl.wire.files.service import FileServer
+from asyncrl.wire.file_service import FileServer
 
 POLL_SECONDS = 0.1
 """Pause between two looks at the log."""

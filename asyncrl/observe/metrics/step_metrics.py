@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from asyncrl.journal.counters import DROPPED, GENERATED
-from asyncrl.loops.waits import now_seconds
+from asyncrl.loops import now_seconds
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.metrics.turn_metrics import AgentMeter, PilotMeter
 from asyncrl.records import DropReason, GradientSpike, PolicyVersion

@@ -13,8 +13,7 @@ from typing import Any
 
 from asyncrl.journal.responses import StepResponse, read_step_responses
 from asyncrl.journal.writer import Journal
-from asyncrl.loops.task_group import end_tasks
-from asyncrl.loops.waits import TrainersWait, Waits
+from asyncrl.loops import TrainersWait, Waits, end_tasks
 from asyncrl.records import PolicyVersion
 from asyncrl.rollout.reflection import ReflectionWords
 from asyncrl.run.metrics_file import Row

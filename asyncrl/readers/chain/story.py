@@ -23,8 +23,7 @@ from asyncrl.readers.status.current_run import NOT_STARTED, cause_of, state_of
 from asyncrl.recipe.file import shown
 from asyncrl.recipe.stage import OF_STAGES
 from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.run.chain_folder import CHAIN, ChainFolder, SelectionRecord, StageRecord
-from asyncrl.run.chain_plan import SELECTION
+from asyncrl.run.chain import CHAIN, SELECTION, ChainFolder, SelectionRecord, StageRecord
 from asyncrl.run.checkpoints import EXPORT
 from asyncrl.run.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.run.status import read_status

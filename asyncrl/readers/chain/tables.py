@@ -17,7 +17,7 @@ from asyncrl.readers.status.status_lines import STYLES
 from asyncrl.recipe.chain import read_chain
 from asyncrl.recipe.file import shown
 from asyncrl.recipe.shipped import is_named
-from asyncrl.run.chain_folder import CHAIN
+from asyncrl.run.chain import CHAIN
 from asyncrl.run.metrics_file import Row
 from asyncrl.system.words import signed
 

@@ -14,7 +14,7 @@ from asyncrl.readers.report.page import render_page, themed
 from asyncrl.readers.report.tables import as_markdown
 from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS
 from asyncrl.recipe.file import shown
-from asyncrl.run.chain_plan import SELECTION
+from asyncrl.run.chain import SELECTION
 from asyncrl.system.files import write_whole
 from asyncrl.system.places import REPORT
 from asyncrl.system.words import as_percent

@@ -19,7 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from asyncrl.errors import InputError
-from asyncrl.loops.task_group import background
+from asyncrl.loops import background
 from asyncrl.observe.metrics.charts import page_charts
 from asyncrl.readers.page import (
     answers,

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.journal.kept_replies import KeptReplies
-from asyncrl.loops.run_phase import RunPart, RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.journal.kept_answers import KeptReplies
+from asyncrl.loops import RunPart, RunPhase, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Agent, Recipe
 from asyncrl.recipe.file import shown

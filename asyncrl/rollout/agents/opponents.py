@@ -15,14 +15,12 @@ from pathlib import Path
 import aiohttp
 
 from asyncrl.errors import ServerError
-from asyncrl.journal.kept_replies import KeptReplies, Said
-from asyncrl.loops.run_phase import RunPart, RunPhase
-from asyncrl.loops.task_group import end_tasks
-from asyncrl.loops.waits import Waits
+from asyncrl.journal.kept_answers import KeptReplies, Said
+from asyncrl.loops import RunPart, RunPhase, Waits, end_tasks
 from asyncrl.recipe import Serving
 from asyncrl.records import Task, Trajectory, VerifierSpec
+from asyncrl.replay.branches import Unrecorded
 from asyncrl.replay.group import Group, trajectory_id
-from asyncrl.replay.trajectory_record import Unrecorded
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.limits import Limits, TurnBounds
 from asyncrl.rollout.request_rules import MAX_RETRIES, UNTRAINED

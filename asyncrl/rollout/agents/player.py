@@ -14,11 +14,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Blocker, BlockerKind, Waits
+from asyncrl.loops import Blocker, BlockerKind, RunPhase, Waits
 from asyncrl.records import Finish, Score, Trajectory
+from asyncrl.replay.branches import TrajectoryRecord
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.replay.trajectory_record import TrajectoryRecord
 from asyncrl.rollout.agents.process import Access, Exit, Program, Programs
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.session import Session

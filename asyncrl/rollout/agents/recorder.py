@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from asyncrl.errors import InputError
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import Waits
 from asyncrl.model.stop import StopStrings
 from asyncrl.records import RecordedCall, Trajectory
-from asyncrl.replay.trajectory_record import TrajectoryRecord
+from asyncrl.replay.branches import TrajectoryRecord
 from asyncrl.rollout.agents.opponents import Opponents
 from asyncrl.rollout.agents.reply import Replies, Reply
 from asyncrl.rollout.agents.request import ChatRequest, RequestRefused, rendered

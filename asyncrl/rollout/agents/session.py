@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from asyncrl.loops.waits import now_seconds
+from asyncrl.loops import now_seconds
 from asyncrl.records import Finish, Observed, RecordedCall, Segment, Trajectory, branch_number
 from asyncrl.replay.branches import keep_calls, open_line, record_call
 from asyncrl.replay.group import Group, GroupState

@@ -24,8 +24,8 @@ from asyncrl.launch.site.ray_cluster import RayCluster, open_cluster  # noqa: E4
 from asyncrl.launch.site.site import ControllerDisk, Need  # noqa: E402
 from asyncrl.recipe.file import dump_recipe, load_recipe  # noqa: E402
 from asyncrl.wire.access import Keys  # noqa: E402
-from asyncrl.wire.files.fetch import fetch_folder  # noqa: E402
-from asyncrl.wire.files.service import FileRoutes  # noqa: E402
+from asyncrl.wire.fetch import fetch_folder  # noqa: E402
+from asyncrl.wire.file_service import FileRoutes  # noqa: E402
 
 # Ray leaves sockets and files to the end of the process.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]

@@ -20,7 +20,7 @@ from asyncrl.recipe.sections.cluster import Cluster
 from asyncrl.run.checkpoints import saved_versions
 from asyncrl.system.machine import outward_address
 from asyncrl.wire.access import Keys
-from asyncrl.wire.files.service import FileRoutes
+from asyncrl.wire.file_service import FileRoutes
 
 ON_CPU = GpuMap("no NVIDIA GPU is here")
 

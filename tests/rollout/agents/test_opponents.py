@@ -11,7 +11,7 @@ from fakes.chat_codec import END
 from fakes.records import make_queue, make_task, reopen
 
 from asyncrl.errors import ServerError
-from asyncrl.journal.kept_replies import KeptReplies, Said
+from asyncrl.journal.kept_answers import KeptReplies, Said
 from asyncrl.records import DropReason, Finish
 from asyncrl.rollout.agents.process import Given
 from asyncrl.serving.server import ServerState

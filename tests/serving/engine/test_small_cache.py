@@ -8,8 +8,7 @@ from fakes.records import make_queue, make_task
 from serving.engine.servers import VOCABULARY, running_server, write_model
 
 from asyncrl.errors import ServerError
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPhase, Waits
 from asyncrl.records import SamplingParams, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.rollout.generate import Generator

@@ -8,8 +8,7 @@ import pytest
 from fakes.process_owner import FakeProcesses
 from fakes.records import make_queue, make_task
 
-from asyncrl.loops.run_phase import RunPhase
-from asyncrl.loops.waits import Waits
+from asyncrl.loops import RunPhase, Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
 from asyncrl.records import Finish, SamplingParams, Trajectory

@@ -14,7 +14,7 @@ from asyncrl.errors import ServerError
 from asyncrl.serving.publication import Publication, find_load, install
 from asyncrl.serving.sglang import health, http
 from asyncrl.wire.access import TOKEN_VARIABLE, Keys, bearer
-from asyncrl.wire.files.service import FileRoutes
+from asyncrl.wire.file_service import FileRoutes
 
 # Its environment is another one than that of the other servers: it imports SGLang again.
 pytestmark = pytest.mark.exhaustive

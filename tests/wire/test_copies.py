@@ -10,10 +10,9 @@ import pytest
 
 from asyncrl.run.checkpoints import checkpoint_path, find_newest, saved_versions, write_manifest
 from asyncrl.system.files import sha256_of
-from asyncrl.wire.files import copies, fetch
-from asyncrl.wire.files.copies import TrainerCopies
-from asyncrl.wire.files.fetch import FetchFailed, fetch_copy
-from asyncrl.wire.files.service import FileServer, folder_url
+from asyncrl.wire import fetch
+from asyncrl.wire.fetch import FetchFailed, TrainerCopies, fetch_copy
+from asyncrl.wire.file_service import FileServer, folder_url
 
 TOKEN = "the-token-of-the-run"
 
@@ -112,7 +111,7 @@ async def test_who_asks_again_waits_for_the_same_copy(
     url: str, there: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     copied, asked = make_copies(here), list[str]()
-    monkeypatch.setattr(copies, "fetch_copy", _counting(asked, copies.fetch_copy))
+    monkeypatch.setattr(fetch, "fetch_copy", _counting(asked, fetch.fetch_copy))
     write_checkpoint(there, 4)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0):
@@ -132,7 +131,7 @@ async def test_a_copy_from_a_lost_node_does_not_stand_for_the_one_of_another(
         is_gone.wait(30)
         raise FetchFailed("no answer")
 
-    monkeypatch.setattr(copies, "fetch_copy", hanging)
+    monkeypatch.setattr(fetch, "fetch_copy", hanging)
     lost = asyncio.create_task(copied.checkpoint("http://lost/files/checkpoints/step-4", 4))
     await asyncio.sleep(0)
     write_checkpoint(there, 4)

@@ -9,9 +9,21 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from fakes.sequences import sequence, with_observed
+from hypothesis import given
+from hypothesis import strategies as st
 
+from asyncrl.errors import DiskError, Diverged
 from asyncrl.records import Batch, ScoredSequence
-from asyncrl.wire.messages import TakeReply, decode_take, encode_take, pack_sequences, unpack_sequences
+from asyncrl.wire.messages import (
+    Ending,
+    TakeReply,
+    decode_take,
+    encode_take,
+    ending_line,
+    find_ending,
+    pack_sequences,
+    unpack_sequences,
+)
 
 
 def plain(one: ScoredSequence) -> ScoredSequence:
@@ -109,3 +121,22 @@ def test_the_columns_of_a_batch_are_small_and_no_objects_for_each_token(num_toke
     # Each token of lists is an object or two; of columns a sequence has some views.
     assert blocks_of(lambda: decode_take(encoded)) < num_tokens / 50
     assert blocks_of(lambda: pickle.loads(pickled)) > num_tokens
+
+
+TEXT = st.text(st.characters(codec="utf-8"))
+
+
+@given(message=TEXT, before=TEXT, after=TEXT)
+def test_whatever_an_error_says_it_comes_to_the_launcher_as_it_was(
+    message: str, before: str, after: str
+) -> None:
+    line = ending_line(Diverged(message))
+    assert line.endswith("\n") and len(line.splitlines()) == 1
+    assert find_ending(before + line + after) == Ending("Diverged", message)
+
+
+def test_the_last_whole_ending_counts() -> None:
+    first, second = ending_line(Diverged("first")), ending_line(DiskError("second"))
+    assert find_ending(first + second) == Ending("DiskError", "second")
+    assert find_ending(first + second[:-5]) == Ending("Diverged", "first")
+    assert find_ending("DiskError: a sentence alone. It resumes.\n") is None

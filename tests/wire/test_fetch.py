@@ -14,10 +14,10 @@ from fakes.requests import NoRequests
 
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.system.files import sha256_of
+from asyncrl.wire import fetch
 from asyncrl.wire.access import Keys
-from asyncrl.wire.files import fetch
-from asyncrl.wire.files.fetch import FetchFailed, fetch_folder
-from asyncrl.wire.files.service import LISTING, FileRoutes, ListedFile, Listing, folder_url, model_url
+from asyncrl.wire.fetch import FetchFailed, fetch_folder
+from asyncrl.wire.file_service import LISTING, FileRoutes, ListedFile, Listing, folder_url, model_url
 
 TOKEN = "the-token-of-the-run"
 WEIGHTS = bytes(range(256)) * 40_000

@@ -1,1 +1,0 @@
-"""Folders that processes on other machines fetch."""
