@@ -12,7 +12,6 @@ Wants an idle machine: a row says the load at its start.
 """
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -23,8 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.benchmarks.drawn import panels
-from tests.benchmarks.marked import write_between
+from tests.benchmarks.kept import keep, markdown, panels, read_kept, write_between
 from tests.benchmarks.paired import interval, plus_minus
 from tests.benchmarks.training_runs import ARITHMETIC, LONGTAIL, train
 
@@ -128,28 +126,21 @@ def run_cell(cell: Cell, cores: str) -> Row:
     )
 
 
-def read_rows() -> list[Row]:
-    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.exists() else []
-    return [Row(**json.loads(line)) for line in lines]
-
-
 def table(rows: Sequence[Row]) -> str:
     """Markdown: a line per recipe and layout; ratios are of runs of one seed."""
-    lines = [
-        "| recipe | servers | bound | seeds | tokens/s | steps/s, times synchronous | s to half right | "
-        "as soon, times synchronous | trainer, servers idle | greedy after |",
-        "|" + "---|" * 10,
-    ]
+    heads = ["recipe", "servers", "bound", "seeds", "tokens/s", "steps/s, times synchronous"]
+    heads += ["s to half right", "as soon, times synchronous", "trainer, servers idle", "greedy after"]
+    lines = []
     by_cell = {row.cell: row for row in rows}
     for recipe, (servers, staleness) in ((name, layout) for name in RECIPES for layout in LAYOUTS[name]):
         cells = [Cell(recipe, servers, staleness, seed) for seed in SEEDS]
         if own := [by_cell[cell] for cell in cells if cell in by_cell]:
             synchronous = [by_cell.get(Cell(recipe, servers, 0, row.seed)) for row in own]
             lines.append(_line(own, synchronous if staleness else []))
-    return "\n".join(lines)
+    return markdown(heads, lines)
 
 
-def _line(rows: Sequence[Row], synchronous: Sequence[Row | None]) -> str:
+def _line(rows: Sequence[Row], synchronous: Sequence[Row | None]) -> list[object]:
     """The table's line of one layout; `synchronous` are the runs of the same seeds."""
     reached = [seconds for row in rows if (seconds := row.seconds_to()) is not None]
     pairs = [(row, other) for row, other in zip(rows, synchronous, strict=False) if other is not None]
@@ -160,7 +151,7 @@ def _line(rows: Sequence[Row], synchronous: Sequence[Row | None]) -> str:
     idle = [
         statistics.fmean(each) for each in zip(*((r.trainer_idle, r.rollout_idle) for r in rows), strict=True)
     ]
-    fields = [
+    return [
         *(rows[0].recipe, rows[0].servers, rows[0].staleness, len(rows)),
         plus_minus([row.tokens_per_second() for row in rows], 0),
         plus_minus(speed, 2) if speed else "",
@@ -169,7 +160,6 @@ def _line(rows: Sequence[Row], synchronous: Sequence[Row | None]) -> str:
         f"{idle[0]:.0%}, {idle[1]:.0%}",
         f"{plus_minus([100 * row.greedy for row in rows])}%",
     ]
-    return f"| {' | '.join(map(str, fields))} |"
 
 
 def draw(rows: Sequence[Row]) -> None:
@@ -211,18 +201,17 @@ def main() -> None:
     arguments = parser.parse_args()
     os.chdir(ROOT)
     ends = time.monotonic() + 3600 * arguments.hours
-    done = {row.cell for row in read_rows()}
+    done = {row.cell for row in read_kept(Row, RESULTS)}
     left = [cell for cell in plan(arguments.only.split(",")) if cell not in done]
     print(f"{len(left)} of {len(plan())} runs are left")
     for number, cell in enumerate([] if arguments.plan else left, start=1):
         if time.monotonic() > ends:
             break
         row = run_cell(cell, arguments.cores)
-        with RESULTS.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(row)) + "\n")
+        keep(row, RESULTS)
         told = f"{row.seconds[-1]:.0f} s, greedy {row.greedy:.3f}, load {row.load}"
         print(f"{number}/{len(left)} {cell}: {told}", flush=True)
-    rows = read_rows()
+    rows = read_kept(Row, RESULTS)
     print(table(rows))
     if rows:
         draw(rows)

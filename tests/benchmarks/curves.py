@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.drawn import panels
+from tests.benchmarks.kept import panels, read_kept
 
 CURVES = Path(__file__).resolve().with_name("curves.jsonl")
 """A line per recipe and seed."""
@@ -47,8 +47,7 @@ def curve_of(recipe: str, seed: int, evaluations: Sequence[dict[str, Any]]) -> C
 
 
 def read_curves(path: Path = CURVES) -> list[Curve]:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [Curve(**json.loads(line)) for line in lines]
+    return read_kept(Curve, path)
 
 
 def keep(curve: Curve, path: Path = CURVES) -> None:

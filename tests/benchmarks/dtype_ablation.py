@@ -16,10 +16,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kept import keep, markdown, read_kept
 from paired import interval
 
 from asyncrl.run.metrics_file import written_rows
@@ -89,8 +90,7 @@ def train(
 
 
 def table(results: list[Result]) -> str:
-    lines = ["| dtype | correction | mismatch KL | capped share | held-out accuracy | s per step |"]
-    lines.append("|---|---|---|---|---|---|")
+    lines = []
     for dtype, correction in itertools.product(DTYPES, CORRECTIONS):
         found = [r for r in results if (r.dtype, r.correction) == (dtype, correction)]
         if found:
@@ -99,11 +99,11 @@ def table(results: list[Result]) -> str:
                 for field in ("mismatch_kl", "capped_share", "accuracy")
             )
             seconds = statistics.fmean(r.seconds_per_step for r in found)
-            lines.append(
-                f"| {dtype} | {correction} | {kl[0]:.1e} ± {kl[1]:.0e} | {100 * capped[0]:.2f}% | "
-                f"{100 * accuracy[0]:.1f} ± {100 * accuracy[1]:.1f}% | {seconds:.1f} |"
-            )
-    return "\n".join(lines)
+            percent = f"{100 * accuracy[0]:.1f} ± {100 * accuracy[1]:.1f}%"
+            figures = f"{kl[0]:.1e} ± {kl[1]:.0e}", f"{100 * capped[0]:.2f}%", percent, f"{seconds:.1f}"
+            lines.append((dtype, correction, *figures))
+    heads = ("dtype", "correction", "mismatch KL", "capped share", "held-out accuracy", "s per step")
+    return markdown(heads, lines)
 
 
 def main() -> None:
@@ -116,9 +116,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path(".bench/dtype_ablation.jsonl"))
     parser.add_argument("--cores", default=",".join(map(str, sorted(os.sched_getaffinity(0))[:2])))
     arguments = parser.parse_args()
-    path = arguments.results
-    path.parent.mkdir(parents=True, exist_ok=True)
-    results = [Result(**json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    results = read_kept(Result, arguments.results)
     done = {(r.seed, r.dtype, r.correction) for r in results}
     for cell in itertools.product(
         map(int, arguments.seeds.split(",")), arguments.dtypes.split(","), CORRECTIONS
@@ -126,8 +124,7 @@ def main() -> None:
         if cell not in done:
             seed, dtype, correction = cell
             results.append(run_cell(dtype, correction, seed, arguments))
-            with path.open("a") as file:
-                file.write(json.dumps(asdict(results[-1])) + "\n")
+            keep(results[-1], arguments.results)
             print(results[-1], flush=True)
     print(table(results))
 

@@ -24,7 +24,7 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.metrics_file import written_rows
 from asyncrl.system.places import JOURNAL, METRICS, RECIPE
-from tests.benchmarks.drawn import panels
+from tests.benchmarks.kept import markdown, panels
 
 PROCESSES = ("trainer", "server", "controller")
 _BATCHES = """
@@ -92,23 +92,24 @@ def faults_of(folder: Path, rows: Sequence[Row]) -> list[str]:
 
 def report(pieces: Sequence[Piece], evaluations: Sequence[Row]) -> str:
     """Markdown."""
-    lines = ["| piece | steps | hours | " + " | ".join(f"{name}, GiB" for name in PROCESSES) + " |"]
-    lines.append("|---|---|---|" + "---|" * len(PROCESSES))
-    for number, piece in enumerate(pieces, start=1):
-        memory = " | ".join("{:.2f} -> {:.2f}".format(*piece.memory[name]) for name in PROCESSES)
-        lines.append(f"| {number} | {piece.first_step} to {piece.last_step} | {piece.hours:.2f} | {memory} |")
-    hours = sum(piece.hours for piece in pieces)
-    lines += [
-        "",
-        f"{hours:.2f} hours in {len(pieces)} pieces",
-        "",
-        "| after step | greedy, 95% |",
-        "|---|---|",
+    of_pieces = [
+        (
+            number,
+            f"{piece.first_step} to {piece.last_step}",
+            f"{piece.hours:.2f}",
+            *("{:.2f} -> {:.2f}".format(*piece.memory[name]) for name in PROCESSES),
+        )
+        for number, piece in enumerate(pieces, start=1)
     ]
-    for row in evaluations:
-        low, high = 100 * row["greedy_low"], 100 * row["greedy_high"]
-        lines.append(f"| {row['step']} | {100 * row['greedy_accuracy']:.1f}% {low:.0f}-{high:.0f} |")
-    return "\n".join(lines)
+    of_evaluations = [
+        (row["step"], f"{100 * greedy:.1f}% {100 * row['greedy_low']:.0f}-{100 * row['greedy_high']:.0f}")
+        for row in evaluations
+        for greedy in [row["greedy_accuracy"]]
+    ]
+    heads = ["piece", "steps", "hours", *(f"{name}, GiB" for name in PROCESSES)]
+    hours = sum(piece.hours for piece in pieces)
+    curve = markdown(["after step", "greedy, 95%"], of_evaluations)
+    return f"{markdown(heads, of_pieces)}\n\n{hours:.2f} hours in {len(pieces)} pieces\n\n{curve}"
 
 
 def kept_rows(rows: Sequence[Row]) -> list[dict[str, Any]]:

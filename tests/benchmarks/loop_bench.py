@@ -18,14 +18,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.recipe.file import load_recipe
-from tests.benchmarks.drawn import panels
-from tests.benchmarks.marked import write_between
+from tests.benchmarks.kept import keep, markdown, panels, read_kept, write_between
 from tests.benchmarks.paired import interval, plus_minus
 from tests.benchmarks.training_runs import ARITHMETIC, LONGTAIL, Run, train
 from tests.benchmarks.trl_runs import run_trl
@@ -153,15 +152,9 @@ def _until_target(curve: Curve) -> Curve:
     return curve[: last + 1]
 
 
-def read_rows(path: Path = ROWS) -> list[Row]:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return [Row(**json.loads(line)) for line in lines]
-
-
 def table(rows: Sequence[Row]) -> str:
     """Markdown. ± is half a 95% interval over seeds; ratios pair the runs of a seed."""
-    lines = [f"| arithmetic recipe | seconds to {TARGET:.2f} | TRL / it | seconds per step | TRL / it |"]
-    lines.append("|" + "---|" * 5)
+    lines = []
     for side in SIDES:
         pairs = [(row.seconds_to(side), row.seconds_to(TRL)) for row in rows]
         reached = [(own, trl) for own, trl in pairs if own is not None and trl is not None]
@@ -170,8 +163,9 @@ def table(rows: Sequence[Row]) -> str:
         quicker = plus_minus([row.step_seconds[TRL] / row.step_seconds[side] for row in rows], 2)
         told = f"{plus_minus([own for own, _ in reached], 1)} ({len(reached)} of {len(rows)} seeds)"
         ratios = ("", "") if side == TRL else (sooner, quicker)
-        lines.append(f"| {side} | {told} | {ratios[0]} | {plus_minus(steps, 3)} | {ratios[1]} |")
-    return "\n".join(lines)
+        lines.append((side, told, ratios[0], plus_minus(steps, 3), ratios[1]))
+    heads = ("arithmetic recipe", f"seconds to {TARGET:.2f}", "TRL / it", "seconds per step", "TRL / it")
+    return markdown(heads, lines)
 
 
 def draw(rows: Sequence[Row]) -> None:
@@ -191,14 +185,13 @@ def draw(rows: Sequence[Row]) -> None:
 
 
 def bench_trl(recipe: Path, cores: str, seeds: Sequence[int], keeps: bool = False) -> None:
-    rows = [row for row in read_rows() if row.recipe == recipe.stem] if keeps else []
+    rows = [row for row in read_kept(Row, ROWS) if row.recipe == recipe.stem] if keeps else []
     for seed in seeds:
         if seed in {row.seed for row in rows}:
             continue
         rows.append(bench_seed(recipe, cores, seed))
         if keeps:
-            with ROWS.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(rows[-1])) + "\n")
+            keep(rows[-1], ROWS)
     print(table(rows), flush=True)
     if keeps:
         draw(rows)

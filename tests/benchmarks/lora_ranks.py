@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 import tokenizers
+from benchmarks.kept import markdown
 from benchmarks.paired import interval
 from fakes.learners import make_learner
 from fakes.recipes import make_recipe
@@ -101,18 +102,16 @@ def train(
 
 def table(runs: list[dict[str, Any]]) -> str:
     """By rank: held-out losses, their fall with its interval over seeds, and CPU seconds of a step."""
-    lines = ["| rank | seeds | held-out loss before | after, by seed | fall | CPU seconds of a step |"]
-    lines.append("|---|---|---|---|---|---|")
+    lines = []
     for rank in sorted({run["rank"] for run in runs}):
         own = sorted((run for run in runs if run["rank"] == rank), key=lambda run: run["seed"])
         mean, width = interval([run["before"] - run["after"] for run in own])
         after = ", ".join(f"{run['after']:.4f}" for run in own)
         seconds = statistics.median(run["step_seconds"] for run in own)
-        lines.append(
-            f"| {rank or 'all weights'} | {len(own)} | {own[0]['before']:.4f} | {after} | {mean:.4f} +- "
-            f"{width:.4f} | {seconds:.1f} |"
-        )
-    return "\n".join(lines)
+        figures = f"{own[0]['before']:.4f}", after, f"{mean:.4f} +- {width:.4f}", f"{seconds:.1f}"
+        lines.append((rank or "all weights", len(own), *figures))
+    heads = ("rank", "seeds", "held-out loss before", "after, by seed", "fall", "CPU seconds of a step")
+    return markdown(heads, lines)
 
 
 def main() -> None:

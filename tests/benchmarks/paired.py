@@ -5,18 +5,10 @@ import math
 import statistics
 from collections.abc import Sequence
 
-STUDENT_95 = {
-    2: 12.706,
-    3: 4.303,
-    4: 3.182,
-    5: 2.776,
-    6: 2.571,
-    7: 2.447,
-    8: 2.365,
-    9: 2.306,
-    10: 2.262,
-}
-"""Number of values -> two-sided 95% quantile of Student's t for their mean."""
+import numpy as np
+
+from asyncrl.readers.compare.groups import t_quantile
+
 MOST_PAIRS = 20
 """Sign flips are enumerated: 2^20 sums are a few seconds."""
 EQUAL = 1e-12
@@ -28,7 +20,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     """(mean, half width of its 95% interval by Student's t); no width for a single value."""
     if len(values) < 2:
         return values[0], math.nan
-    width = STUDENT_95[len(values)] * statistics.stdev(values) / math.sqrt(len(values))
+    width = t_quantile(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
     return statistics.fmean(values), width
 
 
@@ -71,14 +63,6 @@ def mean_height(curve: Sequence[tuple[float, float]], begin: float, end: float) 
     if not points or begin >= end or points[0][0] > begin or points[-1][0] < end:
         reach = f"{points[0][0]} to {points[-1][0]}" if points else "nothing"
         raise ValueError(f"The curve covers {reach}; expected {begin} to {end}.")
-    inside = [point for point in points if begin < point[0] < end]
-    cut = [(begin, _height(points, begin)), *inside, (end, _height(points, end))]
-    area = sum((x1 - x0) * (y0 + y1) / 2 for (x0, y0), (x1, y1) in itertools.pairwise(cut))
-    return area / (end - begin)
-
-
-def _height(points: Sequence[tuple[float, float]], place: float) -> float:
-    for (x0, y0), (x1, y1) in itertools.pairwise(points):
-        if x0 <= place <= x1:
-            return y0 + (y1 - y0) * (place - x0) / (x1 - x0)
-    raise ValueError(f"{place} is on no part of the curve.")
+    known, heights = zip(*points, strict=True)
+    cut = [begin, *(place for place in known if begin < place < end), end]
+    return float(np.trapezoid(np.interp(cut, known, heights), cut)) / (end - begin)

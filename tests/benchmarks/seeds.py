@@ -28,6 +28,7 @@ from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
 from asyncrl.run.metrics_file import written_rows
 from tests.benchmarks.curves import curve_of, keep
+from tests.benchmarks.kept import markdown
 from tests.benchmarks.paired import interval
 
 TARGET = 0.8
@@ -82,14 +83,14 @@ def read_run(seed: int, folder: Path) -> SeedRun:
 def table(runs: list[SeedRun]) -> str:
     """Markdown. The interval of a seed is over held-out tasks, that of the mean over seeds (Student's t)."""
     k = runs[0].after["k"]
-    lines = [f"| seed | greedy before | after | avg@{k} before | after | response tokens | minutes |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    heads = ("seed", "greedy before", "after", f"avg@{k} before", "after", "response tokens", "minutes")
+    lines: list[tuple[object, ...]] = []
     for run in runs:
         cells = [_share(row, name) for name in ("greedy", "avg") for row in (run.before, run.after)]
         lengths = " -> ".join(f"{row['response_tokens_mean']:.1f}" for row in (run.before, run.after))
-        lines.append(f"| {run.seed} | {' | '.join(cells)} | {lengths} | {run.minutes:.1f} |")
+        lines.append((run.seed, *cells, lengths, f"{run.minutes:.1f}"))
     if len(runs) == 1:
-        return "\n".join(lines)
+        return markdown(heads, lines)
     means = [
         interval([row[name] for row in rows])
         for name in ("greedy_accuracy", "avg_at_k")
@@ -97,7 +98,7 @@ def table(runs: list[SeedRun]) -> str:
     ]
     cells = [f"{100 * mean:.1f} ± {100 * width:.1f}%" for mean, width in means]
     minutes = statistics.fmean(run.minutes for run in runs)
-    return "\n".join([*lines, f"| mean | {' | '.join(cells)} | | {minutes:.1f} |"])
+    return markdown(heads, [*lines, ("mean", *cells, "", f"{minutes:.1f}")])
 
 
 def dip(run: SeedRun) -> str:
@@ -134,11 +135,9 @@ def answers(recipe: Recipe, checkpoint: Path) -> str:
     length = recipe.rollout.max_new_tokens
     folders = (model_folder(recipe.model), checkpoint)
     before, after = ([_generate(folder, task.prompt, length) for task in tasks] for folder in folders)
-    lines = ["| held-out prompt, last line | before | after |", "|---|---|---|"]
-    for task, first, last in zip(tasks, before, after, strict=True):
-        question = task.prompt.splitlines()[-1]
-        lines.append(f"| `{question}` | `{first}` | `{last}` |")
-    return "\n".join(lines)
+    shown = zip((task.prompt.splitlines()[-1] for task in tasks), before, after, strict=True)
+    lines = ([f"`{text}`" for text in texts] for texts in shown)
+    return markdown(("held-out prompt, last line", "before", "after"), lines)
 
 
 @functools.cache

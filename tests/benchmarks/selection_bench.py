@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from asyncrl.journal.reader import JournalReader
 from asyncrl.system.places import JOURNAL
+from tests.benchmarks.kept import markdown
 from tests.benchmarks.paired import interval
 from tests.benchmarks.seeds import read_evaluations, train
 
@@ -137,7 +138,7 @@ def table(runs: Sequence[Run], levels: Sequence[float] = LEVELS) -> str:
     heads = [f"tokens to {100 * level:.0f}%" for level in levels]
     heads = ["arm", "seeds", "waste", "generated", *heads, f"accuracy at {equal / 1000:.0f}k"]
     heads += ["mean until there", f"mean less {arms[0]}'s", f"tokens to equal accuracy, of {arms[0]}'s"]
-    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    lines = []
     for arm in arms:
         own = [run for run in runs if run.arm == arm]
         cells = [arm, str(len(own)), _percent([run.waste() for run in own])]
@@ -149,8 +150,8 @@ def table(runs: Sequence[Run], levels: Sequence[float] = LEVELS) -> str:
         gains = [run.mean_accuracy(equal) - base.mean_accuracy(equal) for run, base in pairs]
         logs = [fewer_tokens(run, base, levels) for run, base in pairs]
         cells += [_percent(gains), _ratio([log for log in logs if log is not None])]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(cells)
+    return markdown(heads, lines)
 
 
 def _percent(values: Sequence[float]) -> str:

@@ -26,6 +26,7 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.records import RowVisit
 from asyncrl.system.places import JOURNAL
 from asyncrl.tasks.pass_rates import PassRates
+from tests.benchmarks.kept import markdown
 
 PILOTS = (2, 3, 4)
 CHANCES = (0.2, 0.3, 0.4, 0.5, 0.6)
@@ -153,22 +154,20 @@ def pilot_share(
 def report(groups: Sequence[Sampled]) -> str:
     """Markdown."""
     size, weights = len(groups[0].correct), pass_rates(groups)
-    lines = [
-        f"{len(groups)} groups of {size}",
-        "",
-        "| choice | tokens with a signal | groups with one kept |",
-    ]
-    lines += ["|---|---|---|", f"| none | {useful_share(groups):.1%} | 100% |"]
+    lines = [("none", f"{useful_share(groups):.1%}", "100%")]
     for share in SHARES:
-        lines.append(f"| oracle, best {share:.0%} of the rows | {oracle_share(weights, size, share):.1%} | |")
+        lines.append(
+            (f"oracle, best {share:.0%} of the rows", f"{oracle_share(weights, size, share):.1%}", "")
+        )
     for num_pilot in (each for each in PILOTS if each < size):
         found = []
         for chance in CHANCES:
             are_extended = list(decisions(groups, num_pilot, chance))
             found.append((*pilot_share(groups, num_pilot, are_extended), chance))
         useful, kept, chance = max(found)
-        lines.append(f"| pilot of {num_pilot}, from {chance:g} | {useful:.1%} | {kept:.0%} |")
-    return "\n".join(lines)
+        lines.append((f"pilot of {num_pilot}, from {chance:g}", f"{useful:.1%}", f"{kept:.0%}"))
+    heads = ("choice", "tokens with a signal", "groups with one kept")
+    return f"{len(groups)} groups of {size}\n\n{markdown(heads, lines)}"
 
 
 def main() -> None:

@@ -9,14 +9,15 @@ from tests.benchmarks.asynchrony import (
     END,
     LAYOUTS,
     PAGE,
+    RESULTS,
     SEEDS,
     Cell,
     Row,
     documented,
     plan,
-    read_rows,
     table,
 )
+from tests.benchmarks.kept import read_kept
 
 SLOW = Row(
     *("arithmetic", 1, 0, 0),
@@ -66,4 +67,4 @@ def test_each_run_is_found_by_its_cell(cell: Cell):
 
 def test_the_page_says_what_the_committed_runs_say():
     page = PAGE.read_text(encoding="utf-8")
-    assert page.partition(BEGIN)[2].partition(END)[0] == documented(read_rows())
+    assert page.partition(BEGIN)[2].partition(END)[0] == documented(read_kept(Row, RESULTS))

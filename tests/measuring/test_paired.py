@@ -71,4 +71,4 @@ def test_the_interval_of_ten_values_is_students():
     values = [float(n) for n in range(10)]
     mean, width = interval(values)
     assert mean == 4.5
-    assert width == pytest.approx(2.262 * math.sqrt(55 / 6) / math.sqrt(10))
+    assert width == pytest.approx(2.262157 * math.sqrt(55 / 6) / math.sqrt(10), rel=1e-6)

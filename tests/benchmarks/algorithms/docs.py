@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.benchmarks.algorithms.plan import ROOT, Row
 from tests.benchmarks.algorithms.report import markdown
-from tests.benchmarks.marked import write_between
+from tests.benchmarks.kept import write_between
 
 PAGE = ROOT / "docs" / "measurements" / "ablation.md"
 BEGIN = "<!-- Written by `make algorithms` from its results: -->\n\n"

@@ -27,7 +27,8 @@ from tests.benchmarks.algorithms.plan import (
     places,
     tuning_cells,
 )
-from tests.benchmarks.drawn import panels
+from tests.benchmarks.kept import markdown as table_of
+from tests.benchmarks.kept import panels
 from tests.benchmarks.paired import holm, interval, sign_flip_p
 
 SIGNIFICANT = 0.05
@@ -104,18 +105,19 @@ def outcomes(rows: Sequence[Row]) -> list[Outcome]:
 
 
 def comparison_table(found: Sequence[Outcome]) -> str:
-    lines = ["| axis | lag | comparison | pairs | difference in area, points | p, Holm | verdict |"]
-    lines.append("|---|---|---|---|---|---|---|")
+    lines = []
     for outcome in found:
         c = outcome.comparison
         noise = f", noise {c.noise:g}" if c.noise else ""
         difference = _points(outcome.differences, sign="+") if outcome.differences else NOT_RUN
         p = f"{outcome.p:.2g}, {outcome.corrected_p:.2g}" if outcome.is_complete else ""
+        pairs = f"{len(outcome.differences)} of {len(SEEDS)}"
+        verdict = outcome.verdict() if p else NOT_MEASURED
         lines.append(
-            f"| {c.axis}{noise} | {c.lag} | `{c.arm}` - `{c.reference}` | {len(outcome.differences)} of "
-            f"{len(SEEDS)} | {difference} | {p} | {outcome.verdict() if p else NOT_MEASURED} |"
+            (f"{c.axis}{noise}", c.lag, f"`{c.arm}` - `{c.reference}`", pairs, difference, p, verdict)
         )
-    return "\n".join(lines)
+    heads = ("axis", "lag", "comparison", "pairs", "difference in area, points", "p, Holm", "verdict")
+    return table_of(heads, lines)
 
 
 def axis_table(axis: str, rows: Sequence[Row]) -> str:
@@ -124,8 +126,8 @@ def axis_table(axis: str, rows: Sequence[Row]) -> str:
     plan = make_plan(rows)
     areas = areas_of(rows, plan)
     last = {row.cell: row.greedy[1] for row in rows}
-    lines = [f"| arm | lag | seeds | area, % | of each seed | less `{DEFAULT}` | greedy after, % | rate |"]
-    lines.append("|---|---|---|---|---|---|---|---|")
+    heads = ("arm", "lag", "seeds", "area, %", "of each seed", f"less `{DEFAULT}`", "greedy after, %", "rate")
+    lines = []
     wanted = sorted((place for place in places() if place[0] == axis), key=lambda place: place[2])
     for _, arm, lag, noise in wanted:
         own, default = (areas.get((axis, name, lag, noise), {}) for name in (arm, DEFAULT))
@@ -135,13 +137,11 @@ def axis_table(axis: str, rows: Sequence[Row]) -> str:
         each = " ".join(f"{100 * own[seed]:.1f}" for seed in sorted(own))
         pairs = [own[seed] - default[seed] for seed in own if seed in default and arm != DEFAULT]
         ends = _points([last[cell] for cell in cells])
-        lines.append(
-            f"| `{arm}` | {lag} | {len(own)} | {_points(list(own.values()))} | {each} | "
-            f"{_points(pairs, sign='+') if pairs else ''} | {ends} | {cells[0].rate:g} |"
-        )
-    num_missing = len(wanted) - len(lines) + 2
+        area, less = _points(list(own.values())), _points(pairs, sign="+") if pairs else ""
+        lines.append((f"`{arm}`", lag, len(own), area, each, less, ends, f"{cells[0].rate:g}"))
+    num_missing = len(wanted) - len(lines)
     missing = f"\n\nNot run: {num_missing} of {len(wanted)} arms and lags." if num_missing else ""
-    return (("\n".join(lines) + missing) if num_missing < len(wanted) else missing).strip()
+    return ((table_of(heads, lines) + missing) if lines else missing).strip()
 
 
 def _points(values: Sequence[float], sign: str = "") -> str:
@@ -250,8 +250,7 @@ def tuning_table(rows: Sequence[Row]) -> str:
     """Markdown: mean area of each arm at each rate, and how many of its tuning cells there are; arms without
     any are left out."""
     found = {row.cell: row.area() for row in rows}
-    lines = ["| arm | cells | " + " | ".join(f"rate {rate:g}" for rate in RATES) + " |"]
-    lines.append("|---" * (2 + len(RATES)) + "|")
+    lines = []
     for arm in ARMS:
         own = tuning_cells(arm)
         done = sum(cell in found for cell in own)
@@ -261,5 +260,5 @@ def tuning_table(rows: Sequence[Row]) -> str:
         for rate in RATES:
             areas = [found[cell] for cell in own if cell.rate == rate and cell in found]
             means.append(_points(areas) if areas else NOT_RUN)
-        lines.append(f"| `{arm}` | {done} of {len(own)} | " + " | ".join(means) + " |")
-    return "\n".join(lines)
+        lines.append((f"`{arm}`", f"{done} of {len(own)}", *means))
+    return table_of(["arm", "cells", *(f"rate {rate:g}" for rate in RATES)], lines)
