@@ -18,8 +18,7 @@ from asyncrl.records import EnvironmentSpec, Finish, Observed, SamplingParams, T
 from asyncrl.replay.branches import Unrecorded
 from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.limits import Limits, TurnBounds
-from asyncrl.rollout.request_rules import MAX_RETRIES, UNTRAINED
+from asyncrl.rollout.request_rules import MAX_RETRIES, UNTRAINED, Limits, TurnBounds
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang import control
 from asyncrl.turns import conversation as turns

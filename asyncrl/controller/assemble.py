@@ -63,20 +63,18 @@ from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.agents.kit import make_agent_kit
 from asyncrl.rollout.agents.opponents import opponent_servers
 from asyncrl.rollout.complete import GroupCompletion
+from asyncrl.rollout.credits import Shaping
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.filter import Oversampling, group_signal
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.limits import Limits
 from asyncrl.rollout.reflection import ReflectionWords
-from asyncrl.rollout.request_rules import RequestRules
-from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.request_rules import Limits, OpenTurns, RequestRules
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.rollout.turn_player import TurnPlayer
-from asyncrl.rollout.turns import OpenTurns
 from asyncrl.run.metrics_file import Metrics
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import FleetSettings
 from asyncrl.serving.publication import Load, find_load
 from asyncrl.serving.sglang.columns import served_columns
 from asyncrl.system.places import EVALUATION

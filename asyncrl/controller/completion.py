@@ -22,13 +22,11 @@ from asyncrl.replay.branches import open_line
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.complete import GroupCompletion, Rollouts, Verdicts, Worth
-from asyncrl.rollout.credited_groups import credited_worths, without_turns
+from asyncrl.rollout.credits import Shaping, credited_worths, without_turns
 from asyncrl.rollout.fault_limit import retried_fault
-from asyncrl.rollout.filter import SignalFilter
+from asyncrl.rollout.filter import AdaptiveGroups, SignalFilter
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.judged_groups import GroupVerdicts, NoVerdicts, Shaped
-from asyncrl.rollout.pilots import AdaptiveGroups
-from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.teacher import Teacher, TeacherScoring
 from asyncrl.serving.server_process import ProcessOwner
 from asyncrl.system.places import LOGS

@@ -15,8 +15,7 @@ from asyncrl.observe.metrics.step_metrics import StepReport
 from asyncrl.observe.metrics.step_responses import StepResponses
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.rollout.shared_gpus import SharedGpus
-from asyncrl.serving.publication import Publication, written
-from asyncrl.serving.weight_owner import WeightOwner
+from asyncrl.serving.publication import Publication, WeightOwner, written
 from asyncrl.wire.messages import TakeReply, TakeRequest
 
 

@@ -36,17 +36,14 @@ from asyncrl.records import Finish, SamplingParams, Task, Trajectory
 from asyncrl.replay.branches import Unrecorded
 from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.rollout.agents.kit import AgentKit
+from asyncrl.rollout.credits import Shaping
 from asyncrl.rollout.expected_load import ResponseLengths
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.limits import Limits
-from asyncrl.rollout.request_rules import MAX_RETRIES, UNTRAINED
-from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.request_rules import MAX_RETRIES, UNTRAINED, Limits, OpenTurns
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.rollout.turn_player import TurnPlayer
-from asyncrl.rollout.turns import OpenTurns
-from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.router import Gate
+from asyncrl.serving.fleet import Fleet, Gate
 from asyncrl.turns.conversation import Conversations
 
 PROMPTS_PER_REQUEST = 32

@@ -23,7 +23,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
 from asyncrl.rollout.agents.opponents import OpponentServers, opponent_servers
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import FleetSettings
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.wire.access import new_token, read_keys
 

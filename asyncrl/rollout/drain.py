@@ -26,8 +26,7 @@ from asyncrl.records import PolicyVersion
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
-from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.router import Gate
+from asyncrl.serving.fleet import Fleet, Gate
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from asyncrl.records import Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.request_rules import Limits
 from asyncrl.serving.server import Server
 
 # Short responses end first, so the ones that ended say little of a run that begins. A response that is longer

@@ -1,4 +1,4 @@
-"""Which groups are sampled more of or left out: oversampling, dynamic sampling."""
+"""Which groups are sampled more of or left out: adaptive groups, oversampling, dynamic sampling."""
 
 import math
 from collections.abc import Callable
@@ -7,11 +7,12 @@ from dataclasses import dataclass, field, replace
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, has_signal
 from asyncrl.algorithms.turns import line_advantages
 from asyncrl.recipe import Algorithm
-from asyncrl.records import Score, Trajectory
+from asyncrl.records import PolicyVersion, Score, Task, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.complete import naming
 from asyncrl.rollout.credits import line_rewards
+from asyncrl.tasks.pass_rates import PassRates
 
 
 def group_signal(advantage: Advantage, algorithm: Algorithm) -> Callable[[Group], bool]:
@@ -107,3 +108,52 @@ class Oversampling:
             return True
         limit = math.ceil(self.oversampling * self.queue.settings.groups_per_batch)
         return not num_waiting and len(self.queue.live) < limit and not self.is_over()
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveGroups:
+    """Decides which pilots get the rest of their group, once all of the pilot is graded.
+
+    A group is extended where its pilot has an advantage other than 0 or is mixed, where none of it has a
+    verdict, where scores lie between right and wrong, and where the chance that the whole group becomes mixed
+    is `min_chance` at least, by the pilot and the record of the row (`PassRates`). Else the pilot is the
+    group, and replay.drops_no_signal decides as of any group without a signal.
+
+    That changes the weight of a row, not the direction of its gradient (docs/algorithms.md has the formula).
+    The journal holds the decision as the trajectories of the group; one that a crash comes before is made
+    again.
+    """
+
+    num_samples: int
+    """Trajectories of a whole group."""
+    min_chance: float
+    rates: PassRates
+    row_of: Callable[[Task], int | None]
+    version: Callable[[], PolicyVersion]
+    """The trainer's."""
+    decided: Callable[[Group, bool], None] = lambda group, is_extended: None
+    """Told of each decision about a pilot."""
+
+    def extends(self, group: Group, teaches: bool) -> bool:
+        """Whether `group`, all of which is graded, gets the rest of its trajectories. `teaches`: one of its
+        advantages is not 0."""
+        num_more = self.num_samples - len(group.trajectories)
+        if num_more <= 0:
+            return False
+        is_extended = teaches or self._is_worth(group, num_more)
+        self.decided(group, is_extended)
+        return is_extended
+
+    def _is_worth(self, group: Group, num_more: int) -> bool:
+        scores = [s.correctness for s in group.scores.values() if s.correctness is not None]
+        if set(scores) not in ({0.0}, {1.0}):
+            return True
+        num_right = sum(scores)
+        chance = self.rates.mixed_chance(
+            self.row_of(group.task),
+            self.version(),
+            num_right=num_right,
+            num_wrong=len(scores) - num_right,
+            num_more=num_more,
+        )
+        return chance >= self.min_chance

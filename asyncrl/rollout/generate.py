@@ -2,7 +2,7 @@
 
 Streams come from any server. What a server confirmed is journaled by the queue at once and never generated
 again. A stream that breaks costs its unconfirmed tokens; the rest resumes from its prefix, on this or another
-server. What else shapes a request stands beside it: `Limits`, `RequestRules`, `OpenTurns`, `ExpectedLoad`.
+server. What else shapes a request stands beside it: request_rules.py, expected_load.py.
 """
 
 import asyncio
@@ -17,15 +17,12 @@ from asyncrl.records import DropReason, Finish, PolicyVersion, Segment, Trajecto
 from asyncrl.replay.branches import TrajectoryRecord
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.expected_load import ExpectedLoad, Held, num_prompt_tokens
-from asyncrl.rollout.limits import Limits
-from asyncrl.rollout.request_rules import RequestRules
-from asyncrl.rollout.turns import OpenTurns
+from asyncrl.rollout.request_rules import Limits, OpenTurns, RequestRules
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server import Server
 from asyncrl.serving.sglang import control
-from asyncrl.serving.sglang.messages import Chunk, Prefix, generate_body
-from asyncrl.serving.sglang.stream import stream
+from asyncrl.serving.sglang.messages import Chunk, Prefix, generate_body, stream
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ counted and kept all the same.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -17,9 +17,8 @@ from asyncrl.recipe import Verifying
 from asyncrl.records import Finish, Score, Task, Trajectory, VerifierSpec
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.fault_limit import FaultWatch
+from asyncrl.rollout.fault_limit import FaultWatch, VerdictWaits
 from asyncrl.rollout.told_task import Conversation, conversation_in, told_task
-from asyncrl.rollout.verdict_waits import VerdictWaits
 from asyncrl.tasks.verifier_cache import VerifierCache, reference_of
 from verifiers.judgement import all_faults
 from verifiers.own import in_thread, is_built_in
@@ -123,86 +122,71 @@ class Grader:
         `conversation` tells the turns of a trajectory that has several, where the verifier reads them. Raises
         VerifierFailed when the verifier gives no more verdicts.
         """
-        with self.waits.waiting(task.verifier.name):
-            *faults, verdict = await self._attempts(task, response, conversation, num_turns)
-        if verdict.outcome is Outcome.FAULT:
-            self._faults.gave_up(task, verdict.detail)
-        else:
-            for fault in faults:
-                self._retried(task, fault)
-        return score_of(verdict)
-
-    async def _attempts(
-        self,
-        task: Task,
-        response: str,
-        conversation: Callable[[], Conversation] | None,
-        num_turns: int | None,
-    ) -> list[Verdict]:
-        """Faults, and at last what counts."""
-        name, options = task.verifier.name, task.verifier.options
         told = partial(told_task, task, response, conversation)
-        found: list[Verdict] = []
-        for _ in range(self._max_fault_retries + 1):
+
+        async def ask() -> tuple[Sequence[Verdict], list[Verdict]]:
+            verifier = task.verifier
             judged = await self._pool.judge(
-                name, options, response, task.reference, folder=self._folder, task=told
+                verifier.name, verifier.options, response, task.reference, folder=self._folder, task=told
             )
-            verdict = with_fitting_credits(judged.verdict, response, num_turns)
-            found += [*judged.faults, verdict]
-            self.on_verdict(verdict)
-            self.outcomes[name, verdict.outcome.value] += 1
-            if verdict.outcome is not Outcome.FAULT:
-                self._faults.answered(task)
-                break
-            self._faults.failed(task, verdict.detail)
-        return found
+            return judged.faults, [with_fitting_credits(judged.verdict, response, num_turns)]
+
+        (score,) = await self._scores(task, 1, ask)
+        return score
 
     async def grade_group(self, task: Task, answers: Sequence[Answer]) -> list[Score]:
         """The scores of all responses of a group, at least one, by a verifier that judges them together.
 
         A fault of them all is tried again, as in `grade`; a fault among verdicts is that response's. Raises
         VerifierFailed."""
-        with self.waits.waiting(task.verifier.name, len(answers)):
-            faults, verdicts = await self._group_attempts(task, answers)
-        for verdict in verdicts:
-            if verdict.outcome is Outcome.FAULT:
-                self._faults.gave_up(task, verdict.detail)
-        if not all_faults(verdicts):
-            for fault in faults:
-                self._retried(task, fault)
-        return [score_of(verdict) for verdict in verdicts]
 
-    async def _group_attempts(
-        self, task: Task, answers: Sequence[Answer]
-    ) -> tuple[list[Verdict], list[Verdict]]:
-        """Faults of the whole group, and the verdicts that count at last."""
-        name, texts = task.verifier.name, [answer.text for answer in answers]
-        faults: list[Verdict] = []
-        verdicts: list[Verdict] = []
-        for _ in range(self._max_fault_retries + 1):
-            # Of the attempt before.
-            faults += verdicts[:1]
+        async def ask() -> tuple[Sequence[Verdict], list[Verdict]]:
             judged = await self._pool.judge_group(
-                name,
+                task.verifier.name,
                 task.verifier.options,
-                texts,
+                [answer.text for answer in answers],
                 task.reference,
                 folder=self._folder,
                 tasks=lambda: [told_task(task, answer.text, answer.conversation) for answer in answers],
             )
-            faults += judged.faults
-            verdicts = [
+            return judged.faults, [
                 with_fitting_credits(verdict, answer.text, answer.num_turns)
                 for verdict, answer in zip(judged.verdicts, answers, strict=True)
             ]
-            for verdict in verdicts:
-                self.on_verdict(verdict)
-                self.outcomes[name, verdict.outcome.value] += 1
-            if not all_faults(verdicts):
-                self._faults.answered(task)
-                break
-            self._faults.failed(task, verdicts[0].detail)
-        return faults, verdicts
+
+        return await self._scores(task, len(answers), ask)
+
+    async def _scores(
+        self,
+        task: Task,
+        num_responses: int,
+        ask: Callable[[], Awaitable[tuple[Sequence[Verdict], list[Verdict]]]],
+    ) -> list[Score]:
+        """`ask` is one attempt: faults of all responses within it, and the verdict on each at its end."""
+        name = task.verifier.name
+        faults: list[Verdict] = []
+        verdicts: list[Verdict] = []
+        with self.waits.waiting(name, num_responses):
+            for _ in range(self._max_fault_retries + 1):
+                # Of the attempt before.
+                faults += verdicts[:1]
+                earlier, verdicts = await ask()
+                faults += earlier
+                for verdict in verdicts:
+                    self.on_verdict(verdict)
+                    self.outcomes[name, verdict.outcome.value] += 1
+                if not all_faults(verdicts):
+                    self._faults.answered(task)
+                    break
+                self._faults.failed(task, verdicts[0].detail)
+        for verdict in verdicts:
+            if verdict.outcome is Outcome.FAULT:
+                self._faults.gave_up(task, verdict.detail)
+        for fault in [] if all_faults(verdicts) else faults:
+            self.num_retried += 1
+            self._faults.retried(task, fault.detail)
+            self._on_retried(task, fault)
+        return [score_of(verdict) for verdict in verdicts]
 
     def has_equality(self, spec: VerifierSpec) -> bool:
         """Whether the verifier says which answers are the same (`AnswerVerifier`)."""
@@ -222,11 +206,6 @@ class Grader:
         response = make_response() if is_built_in(verifier) else await in_thread(make_response)
         verdict = await self._pool.verify(spec.name, spec.options, response, reference, folder=self._folder)
         return verdict.outcome is Outcome.CORRECT
-
-    def _retried(self, task: Task, fault: Verdict) -> None:
-        self.num_retried += 1
-        self._faults.retried(task, fault.detail)
-        self._on_retried(task, fault)
 
     def pool_metrics(self) -> dict[str, float]:
         """Since the start: seconds spent waiting for a worker, workers killed, verdicts that needed none; and

@@ -12,9 +12,8 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import Finish, Score, Task, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.credits import credits_of, joint_score, judged_lines
+from asyncrl.rollout.credits import Shaping, credits_of, joint_score, judged_lines
 from asyncrl.rollout.grade import TrajectoryVerdicts
-from asyncrl.rollout.shaping import Shaping
 from asyncrl.rollout.told_task import conversation_in
 from verifiers.storable import storable
 

@@ -20,10 +20,9 @@ from asyncrl.loops import Blocker, BlockerKind, RunPart, Waits, end_tasks, now_s
 from asyncrl.records import DropReason, Finish, Observed, Score, Trajectory
 from asyncrl.replay.branches import TrajectoryRecord, branch_off
 from asyncrl.replay.group import Group, GroupState
-from asyncrl.rollout.credits import credits_of
+from asyncrl.rollout.credits import Shaping, credits_of
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import score_of
-from asyncrl.rollout.shaping import Shaping
 from asyncrl.turns.conversation import Branched, Conversation, Conversations, Ended, Played
 from verifiers.storable import storable
 

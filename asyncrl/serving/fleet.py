@@ -1,4 +1,4 @@
-"""The rollout servers as one: its parts, and what concerns all of them at once.
+"""The rollout servers as one: which of them gets a request, and what concerns all of them at once.
 
 A server serves only after its weights were verified equal to the trainer's latest publication. How it joins,
 fails and comes back is its lifecycle. A trainer that dies leaves the servers it was handed in an unknown
@@ -6,17 +6,17 @@ state: they join again.
 """
 
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 
 import aiohttp
 
 from asyncrl.loops import TrainersWait, Waits
-from asyncrl.records import PublishOutcome
-from asyncrl.serving.fleet_settings import FleetSettings
-from asyncrl.serving.membership import Membership
-from asyncrl.serving.publication import Publication
-from asyncrl.serving.router import Router
+from asyncrl.records import PolicyVersion, PublishOutcome
+from asyncrl.serving.join import FleetSettings
+from asyncrl.serving.membership import Membership, Utilization
+from asyncrl.serving.publication import Publication, WeightOwner
+from asyncrl.serving.server import Server
 from asyncrl.serving.server_process import ProcessOwner
-from asyncrl.serving.weight_owner import WeightOwner
 
 
 class Fleet:
@@ -95,31 +95,106 @@ class Fleet:
         return not any(loop.holds_memory() for loop in loops)
 
 
-class Utilization:
-    """Sums over all servers, also those that left: they never fall."""
+class Gate(StrEnum):
+    """The groups that get a server; fewer than all from the drain before a publish to its announcement."""
 
-    def __init__(self, members: Membership) -> None:
+    OPEN = "open"
+    ENDING = "ending"
+    """Only groups that have tokens, so that they end with the version they began with."""
+    CLOSED = "closed"
+
+
+class Router:
+    def __init__(self, members: Membership, waits: Waits, *, max_running_requests: int) -> None:
         self._members = members
+        self._waits = waits
+        self.max_running_requests = max_running_requests
+        self.gate = Gate.OPEN
+        self.num_in_flight = 0
+        """Requests that run, also on servers that were removed."""
 
-    def busy_seconds(self) -> float:
-        """Seconds, summed over servers, in which at least one request was running."""
-        return sum(server.busy_so_far() for server in self._members.all())
+    def pick(
+        self,
+        num_requests: int,
+        *,
+        tokens: int = 0,
+        before: Server | None = None,
+        at_least: PolicyVersion = 0,
+        shunned: Server | None = None,
+        is_new: bool = False,
+    ) -> Server | None:
+        """The least loaded serving server with room for `num_requests` more, or None.
 
-    def stream_seconds(self) -> tuple[float, float]:
-        """Sums over servers: requests running times seconds, and their squares times seconds."""
-        servers = self._members.all()
-        for server in servers:
-            server.count_streams()
-        return sum(s.stream_seconds for s in servers), sum(s.squared_stream_seconds for s in servers)
-
-    def cache_shares(self) -> tuple[float, float]:
-        """Shares of the caches whose size is known: (held by requests now, expected to be held)."""
-        known = [
-            (s, s.capacity.cache_tokens) for s in self._members.servers.values() if s.capacity is not None
+        These will hold `tokens` of its cache. A server that is expected to need more than it has would take
+        keys and values of some requests back, to compute them twice; an idle one takes any group.
+        `before` served these trajectories last: its cache may still hold their prefix, so it is preferred
+        unless another one has less to do by more than these requests. `at_least` is the newest version among
+        their tokens, which must not go back to an older one: a publish reaches one server before the next, so
+        tokens of a version may arrive before it is announced, and then wait for that.
+        `shunned` is taken only when no other one serves.
+        """
+        if self.gate is Gate.CLOSED or (is_new and self.gate is Gate.ENDING):
+            return None
+        serving = self._members.serving()
+        if shunned is not None:
+            serving = [server for server in serving if server is not shunned] or serving
+        fitting = [
+            server
+            for server in serving
+            if self._has_room(server, num_requests, tokens)
+            and server.version is not None
+            and server.version >= at_least
         ]
-        room = max(1, sum(tokens for _, tokens in known))
-        held, expected = sum(s.held_tokens for s, _ in known), sum(s.expected_tokens for s, _ in known)
-        return held / room, expected / room
+        least = min(fitting, key=self.load, default=None)
+        if least is None or before is None or before not in fitting:
+            return least
+        own = self._share(before, num_requests, tokens)
+        return before if self.load(before) - self.load(least) <= own + 1e-9 else least
 
-    def num_retractions(self) -> int:
-        return sum(server.num_retractions for server in self._members.all())
+    def load(self, server: Server) -> float:
+        """How full a server is, by its requests or by what they are expected to hold; 1 is full."""
+        return self._share(server, server.num_running, server.expected_tokens)
+
+    def _share(self, server: Server, num_requests: int, tokens: int) -> float:
+        requests = num_requests / self._most_requests(server)
+        return requests if server.capacity is None else max(requests, tokens / server.capacity.cache_tokens)
+
+    def _most_requests(self, server: Server) -> int:
+        most = self.max_running_requests
+        return most if server.capacity is None else min(most, server.capacity.running_requests)
+
+    def _has_room(self, server: Server, num_requests: int, tokens: int) -> bool:
+        if not server.num_running:
+            return True
+        has_places = server.num_running + num_requests <= self._most_requests(server)
+        room = None if server.capacity is None else server.capacity.cache_tokens - server.expected_tokens
+        return has_places and (room is None or tokens <= room)
+
+    def salt(self, server: Server, version: PolicyVersion | None = None) -> str:
+        """Keeps the prefix caches of versions apart. A join opens new ones: what a server computed before,
+        under weights of a lost trainer or of a process restarted from outside, is unknown."""
+        return f"{server.num_joins}-v{server.version if version is None else version}"
+
+    def acquire(self, server: Server, num_requests: int) -> None:
+        """These stream from it now. The sender says what they will hold (`Server.expect`)."""
+        server.begin(num_requests)
+        self.num_in_flight += num_requests
+
+    def release(self, server: Server, num_requests: int = 1) -> None:
+        server.end(num_requests)
+        self.num_in_flight -= num_requests
+        self._members.forget_if_drained(server)
+        self._waits.notify()
+
+    def start_drain(self) -> None:
+        """From now on only groups that have tokens get a server; an announcement opens the gate again."""
+        if self.gate is Gate.OPEN:
+            self.gate = Gate.ENDING
+
+    def close_gate(self) -> None:
+        """No group gets a server until the next announcement."""
+        self.gate = Gate.CLOSED
+
+    def open_gate(self) -> None:
+        """A version was announced."""
+        self.gate = Gate.OPEN

@@ -1,18 +1,54 @@
 """How one rollout server comes to serve: it installs the latest publication, and its digests are compared."""
 
 import logging
+from dataclasses import dataclass
 
 import aiohttp
 
 from asyncrl.errors import ServerError, WeightMismatch
 from asyncrl.loops import Waits
+from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import PolicyVersion
-from asyncrl.serving.fleet_settings import FleetSettings
-from asyncrl.serving.lifecycle import ServerLifecycle
-from asyncrl.serving.publication import Publication, install
-from asyncrl.serving.server import ServerState
+from asyncrl.serving.publication import (
+    INSTALL_SECONDS,
+    Load,
+    Publication,
+    WeightOwner,
+    install,
+    load_from_disk,
+)
+from asyncrl.serving.server import ServerLifecycle, ServerState
 from asyncrl.serving.sglang import control, health, hooks
-from asyncrl.serving.weight_owner import WeightOwner
+
+SILENCE_SECONDS = 300.0
+"""Longest silence of a server with requests, by default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    max_running_requests: int
+    """Most requests that run at once on a server."""
+    install_seconds: float = INSTALL_SECONDS
+    """Longest wait for the answer to each request of an install: a server that hangs then is restarted."""
+    silence_seconds: float = SILENCE_SECONDS
+    """A server with requests from which nothing comes for longer is restarted."""
+    longest_tokens: int = 0
+    """Tokens of the longest prompt with its response: a server whose cache is smaller does not join."""
+    interrupt: str = "continue"
+    """rollout.interrupt, for requests that run during an install."""
+    load: Load = load_from_disk
+    """How a server that joins is given its weights."""
+    float32_head: bool | None = None
+    """Whether servers compute the output layer of a bfloat16 model in float32; None: not asked."""
+    is_bitwise: bool | None = None
+    """Whether servers compute by the trainer's kernels (model.bitwise_agreement); None: not asked."""
+    unsampled: Unsampled | None = None
+    """A server that never samples other tokens than these does not join, where they are given."""
+    top_k: int | None = None
+    """Tokens that a server must be able to tell as kept (rollout.top_k); None where it is not asked."""
+    returns_routes: bool = False
+    """Whether servers must say which experts each token took (algorithm.routing_replay)."""
+
 
 log = logging.getLogger(__name__)
 
@@ -22,34 +58,25 @@ MAX_MISSED = 2
 """Joins that may be too late before the next batch waits for the one under way."""
 
 
+@dataclass
 class Join:
-    def __init__(
-        self,
-        lifecycle: ServerLifecycle,
-        *,
-        session: aiohttp.ClientSession,
-        waits: Waits,
-        weight_owner: WeightOwner,
-        settings: FleetSettings,
-    ) -> None:
-        self._lifecycle = lifecycle
-        self._server = lifecycle.server
-        self._session = session
-        self._waits = waits
-        self._weight_owner = weight_owner
-        self._settings = settings
-        self._is_installing = False
+    lifecycle: ServerLifecycle
+    session: aiohttp.ClientSession
+    waits: Waits
+    weight_owner: WeightOwner
+    settings: FleetSettings
+    _is_installing: bool = False
 
     def is_late(self) -> bool:
         """Whether a publication is on its way to a server that was too late before."""
-        return self._is_installing and self._lifecycle.num_missed >= MAX_MISSED
+        return self._is_installing and self.lifecycle.num_missed >= MAX_MISSED
 
     async def run(self) -> None:
         """One attempt. The server serves when its digests are the published ones."""
-        lifecycle, server, owner = self._lifecycle, self._server, self._weight_owner
+        lifecycle, server, owner = self.lifecycle, self.lifecycle.server, self.weight_owner
         if lifecycle.fixed_version is not None and not owner.is_published():
             return await self._join_fixed(lifecycle.fixed_version)
-        await self._waits.wait_until(
+        await self.waits.wait_until(
             lambda: owner.may_install(server.url) or server.state is not ServerState.STALE,
             owner=f"server {server.url}",
             blocker="the trainer's publication",
@@ -67,43 +94,44 @@ class Join:
             return await self._fail(publication, error)
         if not owner.is_latest(publication):
             # Another version was announced meanwhile: the loop joins again.
-            return lifecycle.was_too_late()
+            lifecycle.num_missed += 1
+            return
         lifecycle.joined(publication.version, was_asleep=was_asleep)
 
     async def _join_fixed(self, version: PolicyVersion) -> None:
         """Its process has loaded the weights itself, and no publication comes: its own word must do."""
-        server = self._server
-        label = await health.weight_version(self._session, server.url)
+        server = self.lifecycle.server
+        label = await health.weight_version(self.session, server.url)
         if server.state is not ServerState.STALE:
             return
         if label != str(version):
             held = "does not answer" if label is None else f"holds weight version {label}, not {version}"
-            return self._lifecycle.did_not_join(f"{server.url} {held}")
-        self._lifecycle.joined_as_started()
+            return self.lifecycle.did_not_join(f"{server.url} {held}")
+        self.lifecycle.joined_as_started()
 
     async def _try_install(self, publication: Publication) -> ServerError | None:
-        url = self._server.url
+        url = self.lifecycle.server.url
         self._is_installing = True
         try:
-            with self._waits.waiting(f"server {url}", f"the install of version {publication.version}"):
-                if self._server.is_asleep:
+            with self.waits.waiting(f"server {url}", f"the install of version {publication.version}"):
+                if self.lifecycle.server.is_asleep:
                     # Before it is asked: without an answer it may hold memory.
-                    self._server.is_asleep = False
-                    await control.wake(self._session, url)
+                    self.lifecycle.server.is_asleep = False
+                    await control.wake(self.session, url)
                 await self._install(publication)
                 await self._measure()
         except ServerError as error:
             return error
         finally:
             self._is_installing = False
-            self._waits.notify()
+            self.waits.notify()
         return None
 
     async def _install(self, publication: Publication) -> None:
         """The server must have the hooks that versions and digests come from. Raises ServerError."""
-        url, settings = self._server.url, self._settings
+        url, settings = self.lifecycle.server.url, self.settings
         await hooks.check_hooks(
-            self._session,
+            self.session,
             url,
             unsampled=settings.unsampled,
             float32_head=settings.float32_head,
@@ -112,7 +140,7 @@ class Join:
             returns_routes=settings.returns_routes,
         )
         await install(
-            self._session,
+            self.session,
             url,
             publication,
             interrupt=settings.interrupt,
@@ -122,29 +150,29 @@ class Join:
 
     async def _measure(self) -> None:
         """Reads what it takes at once. Raises ServerError where that is less than one trajectory needs."""
-        url, longest_tokens = self._server.url, self._settings.longest_tokens
-        found = await health.capacity(self._session, url)
+        url, longest_tokens = self.lifecycle.server.url, self.settings.longest_tokens
+        found = await health.capacity(self.session, url)
         if not found.holds(longest_tokens):
             raise ServerError(
                 f"{url} holds {found.cache_tokens} tokens in its cache, but a prompt and its response may "
                 f"have {longest_tokens}. Raise serving.max_total_tokens or lower rollout.max_new_tokens."
             )
-        self._server.capacity = found
+        self.lifecycle.server.capacity = found
 
     async def _fail(self, publication: Publication, error: ServerError) -> None:
         """Other bytes than were published: first the files are doubted, then the server, which is restarted.
 
         So is one whose files are not written again: at the end of a run there is no trainer any more.
         """
-        lifecycle, server, owner = self._lifecycle, self._server, self._weight_owner
+        lifecycle, server, owner = self.lifecycle, self.lifecycle.server, self.weight_owner
         server.reason = str(error)
         log.warning("server %s does not join: %s", server.url, error)
         if not isinstance(error, WeightMismatch) or lifecycle.num_mismatches > 0:
             return lifecycle.did_not_join(server.reason)
-        lifecycle.did_not_match()
+        lifecycle.num_mismatches += 1
         owner.ask_to_rewrite(publication)
         while owner.is_latest(publication) and server.state is ServerState.STALE:
-            is_over = await self._waits.wait_until(
+            is_over = await self.waits.wait_until(
                 lambda: not owner.is_latest(publication) or server.state is not ServerState.STALE,
                 owner=f"server {server.url}",
                 blocker="the trainer's publication, written again",

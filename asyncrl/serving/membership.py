@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
@@ -11,67 +12,60 @@ import aiohttp
 from asyncrl.errors import ServerError
 from asyncrl.loops import Waits, end_tasks
 from asyncrl.records import PolicyVersion
-from asyncrl.serving.fleet_settings import FleetSettings
-from asyncrl.serving.join import Join
-from asyncrl.serving.lifecycle import ServerLifecycle
-from asyncrl.serving.server import Server, ServerState
+from asyncrl.serving.join import FleetSettings, Join
+from asyncrl.serving.publication import WeightOwner
+from asyncrl.serving.server import Server, ServerLifecycle, ServerState
 from asyncrl.serving.server_process import ProcessOwner, ServerProcess
 from asyncrl.serving.sglang import health
-from asyncrl.serving.weight_owner import WeightOwner
+
+log = logging.getLogger(__name__)
 
 
-# A server that hangs breaks no stream: while it serves, its signs of life are watched (serving/heartbeat.py).
+@dataclass
 class Probe:
-    def __init__(
-        self,
-        lifecycle: ServerLifecycle,
-        *,
-        session: aiohttp.ClientSession,
-        weight_owner: WeightOwner,
-        silence_seconds: float,
-    ) -> None:
-        """A server with requests is silent when nothing comes from it for `silence_seconds`."""
-        self._lifecycle = lifecycle
-        self._server = lifecycle.server
-        self._session = session
-        self._weight_owner = weight_owner
-        self._silence_seconds = silence_seconds
+    """Watches the signs of life of a serving server (`Heartbeat`): one that hangs breaks no stream."""
+
+    lifecycle: ServerLifecycle
+    session: aiohttp.ClientSession
+    weight_owner: WeightOwner
+    silence_seconds: float
+    """A server with requests is silent when nothing comes from it for longer."""
 
     async def guard(self) -> None:
         """Watches a serving server until its state changes."""
-        while not self._lifecycle.changed.is_set():
+        while not self.lifecycle.changed.is_set():
             if await self._has_fallen_silent():
-                self._lifecycle.fail(self._silence())
+                self.lifecycle.fail(self._silence())
 
     async def question(self) -> None:
         """Asks a server whose stream broke which weights it holds."""
-        server = self._server
-        label = await health.weight_version(self._session, server.url)
+        server = self.lifecycle.server
+        label = await health.weight_version(self.session, server.url)
         if server.state is not ServerState.SUSPECT:
             return
         if label is None:
-            self._lifecycle.fail(server.reason)
-        elif label != str(server.version) and not self._weight_owner.is_handed(server.url):
+            self.lifecycle.fail(server.reason)
+        elif label != str(server.version) and not self.weight_owner.is_handed(server.url):
             why = f"it holds weight version {label}, not {server.version}"
-            self._lifecycle.verify_again(why)
+            self.lifecycle.verify_again(why)
             # A request that waits there would begin on keys and values of those weights, under its own salt.
             server.heartbeat.cut_streams(why)
         else:
-            self._lifecycle.is_cleared()
+            self.lifecycle.is_cleared()
 
     async def cut_silent_streams(self) -> None:
         """Cuts silent streams of a server that leaves, such as an evaluation's; they resume elsewhere."""
         while True:
             # It may be told to leave twice.
-            self._lifecycle.changed.clear()
+            self.lifecycle.changed.clear()
             if await self._has_fallen_silent():
-                self._server.heartbeat.cut_streams(self._silence())
-                self._server.heartbeat.beat()
+                self.lifecycle.server.heartbeat.cut_streams(self._silence())
+                self.lifecycle.server.heartbeat.beat()
 
     async def _has_fallen_silent(self) -> bool:
         """Looks once, when there may be something to see. Half-way into a silence the scheduler is asked: an
         answer is a sign of life. Its front end alone is none, for it may outlive the scheduler."""
-        server, limit = self._server, self._silence_seconds
+        server, limit = self.lifecycle.server, self.silence_seconds
         silence = server.heartbeat.silence_seconds() if server.num_running else 0.0
         patience = 0.5 * limit - silence
         # A wait shorter than the clock resolves would end where it began.
@@ -79,7 +73,7 @@ class Probe:
             await self._change_within(patience)
         elif silence >= limit:
             return True
-        elif await health.answers(self._session, server.url, timeout_seconds=limit - silence):
+        elif await health.answers(self.session, server.url, timeout_seconds=limit - silence):
             server.heartbeat.beat()
         else:
             # One that refuses does so at once.
@@ -87,36 +81,27 @@ class Probe:
         return False
 
     def _silence(self) -> str:
-        silence = self._server.heartbeat.silence_seconds()
-        return f"{self._server.url} streamed nothing for {silence:.0f} s and does not answer"
+        silence = self.lifecycle.server.heartbeat.silence_seconds()
+        return f"{self.lifecycle.server.url} streamed nothing for {silence:.0f} s and does not answer"
 
     async def _change_within(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._lifecycle.changed.wait()
+                await self.lifecycle.changed.wait()
 
 
+@dataclass
 class ServerLoop:
     """Runs from `start` until the server has left and its process has ended."""
 
-    def __init__(
-        self,
-        lifecycle: ServerLifecycle,
-        join: Join,
-        probe: Probe,
-        process: ServerProcess,
-        waits: Waits,
-        predecessor: "ServerLoop | None" = None,
-    ) -> None:
-        """`predecessor` is the loop of an earlier life of the same URL, which ends first; its process is then
-        started again."""
-        self.lifecycle = lifecycle
-        self.join = join
-        self._probe = probe
-        self._process = process
-        self._waits = waits
-        self._predecessor = predecessor
-        self._task: asyncio.Task[None] | None = None
+    lifecycle: ServerLifecycle
+    join: Join
+    probe: Probe
+    process: ServerProcess
+    waits: Waits
+    predecessor: "ServerLoop | None" = None
+    """The loop of an earlier life of the same URL, which ends first; its process is then started again."""
+    _task: "asyncio.Task[None] | None" = None
 
     def start(self) -> None:
         """May be called again."""
@@ -125,8 +110,8 @@ class ServerLoop:
 
     async def close(self) -> None:
         """Ends the loop, not the server."""
-        if self._predecessor is not None:
-            await self._predecessor.close()
+        if self.predecessor is not None:
+            await self.predecessor.close()
         if self._task is not None:
             await end_tasks(self._task)
 
@@ -134,26 +119,26 @@ class ServerLoop:
         """Whether the server's process may hold weights or cache."""
         server = self.lifecycle.server
         if server.is_leaving():
-            return self._task is not None and not self._process.has_ended
+            return self._task is not None and not self.process.has_ended
         return server.state is not ServerState.DEAD and not server.is_asleep
 
     async def _run(self) -> None:
         lifecycle, server = self.lifecycle, self.lifecycle.server
-        if self._predecessor is not None:
-            await self._wait_for(self._predecessor)
+        if self.predecessor is not None:
+            await self._wait_for(self.predecessor)
         while not server.is_leaving():
             lifecycle.changed.clear()
             match server.state:
                 case ServerState.STALE:
                     await self.join.run()
                 case ServerState.SERVING:
-                    await self._probe.guard()
+                    await self.probe.guard()
                 case ServerState.SUSPECT:
-                    await self._probe.question()
+                    await self.probe.question()
                 case ServerState.RESTARTING:
-                    await self._process.restart()
+                    await self.process.restart()
                 case ServerState.SLEEPING if not server.is_asleep:
-                    await self._process.fall_asleep()
+                    await self.process.fall_asleep()
                 case _:
                     # Not a wait that is listed: nothing is owed to a server that was given up.
                     await lifecycle.changed.wait()
@@ -163,24 +148,21 @@ class ServerLoop:
         server = self.lifecycle.server
         predecessor.lifecycle.leave()
         if predecessor._task is not None:
-            with self._waits.waiting(f"server {server.url}", "the end of its process, to restart it"):
+            with self.waits.waiting(f"server {server.url}", "the end of its process, to restart it"):
                 await asyncio.wait([predecessor._task])
-        self._predecessor = None
+        self.predecessor = None
         if server.state is ServerState.STALE:
             self.lifecycle.did_not_join(server.reason)
 
     async def _end_process(self) -> None:
         """Once nothing needs it; silent streams are not waited for."""
         name = f"silence of {self.lifecycle.server.url}"
-        cutting = asyncio.create_task(self._probe.cut_silent_streams(), name=name)
+        cutting = asyncio.create_task(self.probe.cut_silent_streams(), name=name)
         try:
-            await self._process.until_unused()
+            await self.process.until_unused()
         finally:
             await end_tasks(cutting)
-        await self._process.end()
-
-
-log = logging.getLogger(__name__)
+        await self.process.end()
 
 
 class Membership:
@@ -206,32 +188,14 @@ class Membership:
         """By URL, of removed servers too, whose processes may still have to end."""
 
     def _make_loop(self, server: Server, *, predecessor: ServerLoop | None = None) -> ServerLoop:
-        session, waits, weight_owner = self._session, self._waits, self._weight_owner
-        lifecycle = ServerLifecycle(server, waits)
+        lifecycle = ServerLifecycle(server, self._waits)
+        shared = (lifecycle, self._session, self._waits, self._weight_owner)
         return ServerLoop(
             lifecycle,
-            Join(
-                lifecycle,
-                session=session,
-                waits=waits,
-                weight_owner=weight_owner,
-                settings=self._settings,
-            ),
-            Probe(
-                lifecycle,
-                session=session,
-                weight_owner=weight_owner,
-                silence_seconds=self._settings.silence_seconds,
-            ),
-            ServerProcess(
-                lifecycle,
-                session=session,
-                waits=waits,
-                weight_owner=weight_owner,
-                processes=self._processes,
-                on_moved=self._move,
-            ),
-            waits,
+            Join(*shared, self._settings),
+            Probe(lifecycle, self._session, self._weight_owner, self._settings.silence_seconds),
+            ServerProcess(*shared, self._processes, self._move),
+            self._waits,
             predecessor,
         )
 
@@ -362,3 +326,33 @@ class Membership:
     async def close(self) -> None:
         """Ends the loops, not the servers."""
         await asyncio.gather(*(loop.close() for loop in self.loops.values()))
+
+
+class Utilization:
+    """Sums over all servers, also those that left: they never fall."""
+
+    def __init__(self, members: Membership) -> None:
+        self._members = members
+
+    def busy_seconds(self) -> float:
+        """Seconds, summed over servers, in which at least one request was running."""
+        return sum(server.busy_so_far() for server in self._members.all())
+
+    def stream_seconds(self) -> tuple[float, float]:
+        """Sums over servers: requests running times seconds, and their squares times seconds."""
+        servers = self._members.all()
+        for server in servers:
+            server.count_streams()
+        return sum(s.stream_seconds for s in servers), sum(s.squared_stream_seconds for s in servers)
+
+    def cache_shares(self) -> tuple[float, float]:
+        """Shares of the caches whose size is known: (held by requests now, expected to be held)."""
+        known = [
+            (s, s.capacity.cache_tokens) for s in self._members.servers.values() if s.capacity is not None
+        ]
+        room = max(1, sum(tokens for _, tokens in known))
+        held, expected = sum(s.held_tokens for s, _ in known), sum(s.expected_tokens for s, _ in known)
+        return held / room, expected / room
+
+    def num_retractions(self) -> int:
+        return sum(server.num_retractions for server in self._members.all())

@@ -1,4 +1,5 @@
-"""A published policy version: a folder of weights with digests, and how one server comes to serve it.
+"""A published policy version: a folder of weights with digests, how one server comes to serve it, and which
+side, trainer or controller, may write a server's weights.
 
 The trainer writes publications and installs them after each step; the controller installs the latest one on
 a server that joins later. A server serves only what was compared with the trainer's own digests. No torch.
@@ -7,7 +8,7 @@ a server that joins later. A server serves only what was compared with the train
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -226,3 +227,83 @@ def find_difference(url: str, publication: Publication, ranks: Sequence[Mapping[
                 f"{published.get(name)}). It serves nothing until its weights are verified."
             )
     return None
+
+
+class WeightOwner:
+    """The latest publication, and the side that writes a server's weights now: the trainer's publish or the
+    server's join. One per fleet.
+
+    The trainer does from the reply to a take that named the server until it reports the outcome. So two
+    publications never mix on a server.
+    """
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._publication: Publication | None = None
+        self._handed: set[str] = set()
+        """URLs that the trainer was last told to publish to, until it reports the outcome."""
+        self.is_with_trainer = False
+        """The trainer has a batch: its next publication will come."""
+        self.must_sleep = False
+        """Servers fall asleep or sleep, because the trainer needs their GPUs for the batch that it gets."""
+        self.wants_publication = False
+        """A server loaded other bytes than were published. The files may be damaged: the trainer
+        writes its weights again."""
+
+    def is_published(self) -> bool:
+        return self._publication is not None
+
+    def published(self) -> Publication:
+        """The version that was announced last."""
+        assert self._publication is not None, "the trainer announces its version before anything else"
+        return self._publication
+
+    async def until_written(self, owner: str, *, unless: Callable[[], bool] = lambda: False) -> None:
+        """Waits until the folder of the version that was announced last is complete, or `unless` is true."""
+        while not unless() and not self.published().is_written():
+            await self._look_for(self.published(), owner, unless)
+
+    async def _look_for(self, publication: Publication, owner: str, unless: Callable[[], bool]) -> None:
+        found = await written(
+            publication,
+            self._waits,
+            owner=owner,
+            unless=lambda: unless() or not self.is_latest(publication),
+        )
+        if self.is_latest(publication):
+            self._publication = found
+
+    def is_latest(self, publication: Publication) -> bool:
+        return self._publication is publication
+
+    def is_handed(self, url: str) -> bool:
+        """Whether the trainer may be writing to this server."""
+        return url in self._handed
+
+    def may_start_process(self) -> bool:
+        """Whether a server's process may take memory now."""
+        return not (self.must_sleep and self.is_with_trainer)
+
+    def may_install(self, url: str) -> bool:
+        return self._publication is not None and url not in self._handed and not self.must_sleep
+
+    def renew(self, publication: Publication) -> None:
+        """The trainer has written a publication: servers join with this one from now on."""
+        self._publication, self.wants_publication = publication, False
+        self._waits.notify()
+
+    def ask_to_rewrite(self, damaged: Publication) -> None:
+        if self.is_latest(damaged):
+            self.wants_publication = True
+            self._waits.notify()
+
+    def give(self, urls: Iterable[str]) -> None:
+        """The trainer publishes to `urls` next."""
+        self.is_with_trainer, self._handed = True, set(urls)
+
+    def take_back(self) -> set[str]:
+        """The trainer has reported, or another one came; the URLs that it was given."""
+        handed, self._handed = self._handed, set()
+        self.is_with_trainer = self.must_sleep = False
+        self._waits.notify()
+        return handed

@@ -2,16 +2,16 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import aiohttp
 
 from asyncrl.errors import ServerError
 from asyncrl.loops import Waits
-from asyncrl.serving.lifecycle import ServerLifecycle
-from asyncrl.serving.server import ServerState
+from asyncrl.serving.publication import WeightOwner
+from asyncrl.serving.server import ServerLifecycle, ServerState
 from asyncrl.serving.sglang import control
-from asyncrl.serving.weight_owner import WeightOwner
 
 log = logging.getLogger(__name__)
 
@@ -34,33 +34,23 @@ class ProcessOwner(Protocol):
         ...
 
 
+@dataclass
 class ServerProcess:
-    def __init__(
-        self,
-        lifecycle: ServerLifecycle,
-        *,
-        session: aiohttp.ClientSession,
-        waits: Waits,
-        weight_owner: WeightOwner,
-        processes: ProcessOwner,
-        on_moved: Callable[[str, str], None],
-    ) -> None:
-        """`on_moved` is told when the server came up on another node: its URL, and its URL there."""
-        self._lifecycle = lifecycle
-        self._server = lifecycle.server
-        self._session = session
-        self._waits = waits
-        self._weight_owner = weight_owner
-        self._processes = processes
-        self._on_moved = on_moved
-        self.has_ended = False
-        """The server left, and so has its process."""
+    lifecycle: ServerLifecycle
+    session: aiohttp.ClientSession
+    waits: Waits
+    weight_owner: WeightOwner
+    processes: ProcessOwner
+    on_moved: Callable[[str, str], None]
+    """Told when the server came up on another node: its URL, and its URL there."""
+    has_ended: bool = False
+    """The server left, and so has its process."""
 
     async def restart(self) -> None:
         """One attempt, once there is memory for it; given up after MAX_RESTARTS."""
-        server = self._server
-        await self._waits.wait_until(
-            lambda: self._weight_owner.may_start_process() or server.state is not ServerState.RESTARTING,
+        server = self.lifecycle.server
+        await self.waits.wait_until(
+            lambda: self.weight_owner.may_start_process() or server.state is not ServerState.RESTARTING,
             owner=f"server {server.url}",
             blocker="the trainer, which has its GPUs",
         )
@@ -68,13 +58,13 @@ class ServerProcess:
             return
         if server.num_restarts == MAX_RESTARTS:
             log.error("server %s is given up after %d restarts: %s", server.url, MAX_RESTARTS, server.reason)
-            return self._lifecycle.give_up()
+            return self.lifecycle.give_up()
         server.num_restarts += 1
         try:
-            with self._waits.waiting(f"server {server.url}", f"restart {server.num_restarts}"):
-                now = await self._processes.restart_server(server.url)
+            with self.waits.waiting(f"server {server.url}", f"restart {server.num_restarts}"):
+                now = await self.processes.restart_server(server.url)
                 if now is not None and now != server.url:
-                    self._on_moved(server.url, now)
+                    self.on_moved(server.url, now)
                 server.is_asleep = False
         except ServerError as error:
             log.warning("restart %d of %s failed: %s", server.num_restarts, server.url, error)
@@ -82,31 +72,31 @@ class ServerProcess:
                 server.reason = str(error)
             return
         if server.state is ServerState.RESTARTING:
-            self._lifecycle.restarted()
+            self.lifecycle.restarted()
 
     async def fall_asleep(self) -> None:
         """Gives its memory to the trainer; a process that refuses is restarted."""
-        server = self._server
+        server = self.lifecycle.server
         try:
-            with self._waits.waiting(f"server {server.url}", "the end of its streams, to fall asleep"):
-                await control.sleep(self._session, server.url)
+            with self.waits.waiting(f"server {server.url}", "the end of its streams, to fall asleep"):
+                await control.sleep(self.session, server.url)
         except ServerError as error:
             log.warning("server %s does not fall asleep: %s", server.url, error)
-            return self._lifecycle.did_not_fall_asleep(str(error))
+            return self.lifecycle.did_not_fall_asleep(str(error))
         server.is_asleep = True
-        self._waits.notify()
+        self.waits.notify()
 
     async def until_unused(self) -> None:
         """Waits until nothing streams from it and the trainer writes nothing to it."""
-        server = self._server
-        await self._waits.wait_until(
-            lambda: not server.num_running and not self._weight_owner.is_handed(server.url),
+        server = self.lifecycle.server
+        await self.waits.wait_until(
+            lambda: not server.num_running and not self.weight_owner.is_handed(server.url),
             owner=f"server {server.url}",
             blocker="its streams and the trainer's publication, before it ends",
         )
 
     async def end(self) -> None:
         """Its server has left."""
-        await self._processes.end_server(self._server.url)
+        await self.processes.end_server(self.lifecycle.server.url)
         self.has_ended = True
-        self._waits.notify()
+        self.waits.notify()

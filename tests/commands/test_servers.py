@@ -14,7 +14,7 @@ from asyncrl.controller.progress import ServerMembership
 from asyncrl.errors import InputError
 from asyncrl.loops import Waits
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import FleetSettings
 from asyncrl.serving.sglang.http import new_session
 
 

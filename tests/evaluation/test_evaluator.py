@@ -21,7 +21,7 @@ from asyncrl.loops import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import SamplingParams, Score
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import FleetSettings
 from asyncrl.serving.sglang.http import new_session
 
 

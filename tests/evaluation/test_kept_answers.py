@@ -22,7 +22,7 @@ from asyncrl.loops import Waits
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.records import SamplingParams, Score, Task, VerifierSpec
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import FleetSettings
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.registry import load_verifier

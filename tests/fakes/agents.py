@@ -27,10 +27,9 @@ from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.agents.process import Access, Exit, Given
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.reply import Replies
+from asyncrl.rollout.credits import Shaping
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.limits import Limits
-from asyncrl.rollout.shaping import Shaping
-from asyncrl.rollout.turns import OpenTurns
+from asyncrl.rollout.request_rules import Limits, OpenTurns
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.turns.calls import call_format

@@ -10,10 +10,9 @@ from asyncrl.records import Task
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.complete import GroupCompletion
-from asyncrl.rollout.credited_groups import credited_worths
+from asyncrl.rollout.credits import Shaping, credited_worths
 from asyncrl.rollout.filter import SignalFilter
 from asyncrl.rollout.judged_groups import GroupVerdicts, NoVerdicts, Shaped
-from asyncrl.rollout.shaping import Shaping
 
 
 def completion_on(

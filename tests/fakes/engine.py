@@ -22,7 +22,7 @@ from aiohttp import web
 from asyncrl.errors import AsyncrlError
 from asyncrl.model.routes import FIRST_ROW
 from asyncrl.model.weights import read_header, weight_files
-from asyncrl.serving.host_copy import HostCopy
+from asyncrl.serving.delta import HostCopy
 from asyncrl.serving.sglang.hooks import HOOKS_PATH, SGLANG_VERSION
 from asyncrl.serving.sglang.weights import PREPARE
 from asyncrl.system.files import overall_digest

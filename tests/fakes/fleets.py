@@ -19,9 +19,9 @@ from asyncrl.records import PublishOutcome, SamplingParams, Task, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.request_rules import Limits
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import FleetSettings
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.sglang.http import new_session
 

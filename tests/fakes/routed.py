@@ -13,8 +13,7 @@ from asyncrl.model.routes import row_bytes
 from asyncrl.records import SamplingParams, ScoredSequence, Trajectory
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.sglang.columns import Routes
-from asyncrl.serving.sglang.messages import Prefix, generate_body
-from asyncrl.serving.sglang.stream import stream
+from asyncrl.serving.sglang.messages import Prefix, generate_body, stream
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 4, "num_experts_per_tok": 4}
 EXPERTS = {

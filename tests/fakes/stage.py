@@ -17,9 +17,9 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.early_abort import EarlyAbort
 from asyncrl.rollout.filter import Oversampling
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.request_rules import Limits
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import FleetSettings
 from asyncrl.serving.sglang.http import new_session
 
 

@@ -9,8 +9,7 @@ import pytest
 from asyncrl.algorithms.advantages import gdpo
 from asyncrl.recipe import Algorithm, Verifying
 from asyncrl.records import Observed, RecordedCall, Score, Segment, Task, Trajectory, VerifierSpec
-from asyncrl.rollout.credited_groups import credited_worths
-from asyncrl.rollout.credits import credits_of, total_reward
+from asyncrl.rollout.credits import credited_worths, credits_of, total_reward
 from asyncrl.rollout.grade import Grader, score_of, with_fitting_credits
 from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.verdict import Outcome, Verdict

@@ -14,9 +14,8 @@ from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics.warning_log import group_faults
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task, VerifierSpec
-from asyncrl.rollout.fault_limit import FaultWatch, VerifierFailed, retried_fault
+from asyncrl.rollout.fault_limit import FaultWatch, VerdictWaits, VerifierFailed, retried_fault
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.verdict_waits import VerdictWaits
 from asyncrl.system.plugins import MIN_SECONDS, cause_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 

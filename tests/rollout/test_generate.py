@@ -15,8 +15,7 @@ from asyncrl.model.kept_sets import KEPT_SETS, pack_kept_set
 from asyncrl.records import Finish, Observed, PublishOutcome, SamplingParams, Segment
 from asyncrl.rollout.expected_load import REFRESHED_EVERY, WINDOW, ResponseLengths
 from asyncrl.rollout.generate import GenerationFailed
-from asyncrl.rollout.request_rules import RequestRules
-from asyncrl.rollout.turns import OpenTurns
+from asyncrl.rollout.request_rules import OpenTurns, RequestRules
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.sglang.columns import KeptSets
 

@@ -11,8 +11,7 @@ from fakes.records import reopen
 from asyncrl.model.routes import ROUTES
 from asyncrl.records import Observed, SamplingParams, ScoredSequence, Segment, Trajectory
 from asyncrl.rollout.generate import GenerationFailed
-from asyncrl.rollout.request_rules import RequestRules
-from asyncrl.rollout.turns import OpenTurns
+from asyncrl.rollout.request_rules import OpenTurns, RequestRules
 from asyncrl.serving.sglang.columns import Routes
 
 RULES = RequestRules(columns=(Routes(ROW_BYTES),))

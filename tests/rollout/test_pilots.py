@@ -20,7 +20,7 @@ from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
-from asyncrl.rollout.pilots import AdaptiveGroups
+from asyncrl.rollout.filter import AdaptiveGroups
 from asyncrl.tasks.pass_rates import PassRates
 
 PILOT, WHOLE = 2, 6

@@ -33,11 +33,10 @@ from asyncrl.records import (
 )
 from asyncrl.replay.group import Group, sequences_of
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.rollout.request_rules import RequestRules
-from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.credits import Shaping
+from asyncrl.rollout.request_rules import OpenTurns, RequestRules
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.rollout.turn_player import TurnPlayer
-from asyncrl.rollout.turns import OpenTurns
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation

@@ -30,7 +30,7 @@ from asyncrl.records import DropReason, Finish, Segment, Trajectory, branch_numb
 from asyncrl.replay.group import sequences_of
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.complete import Worth
-from asyncrl.rollout.credited_groups import credited_worths
+from asyncrl.rollout.credits import credited_worths
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation

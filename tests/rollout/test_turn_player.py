@@ -33,12 +33,12 @@ from asyncrl.records import (
 )
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.credits import Shaping
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import GenerationFailed
-from asyncrl.rollout.shaping import Shaping
+from asyncrl.rollout.request_rules import OpenTurns
 from asyncrl.rollout.turn_player import TurnPlayer
-from asyncrl.rollout.turns import OpenTurns
-from asyncrl.serving.capacity import Capacity
+from asyncrl.serving.sglang.health import Capacity
 from asyncrl.system.plugins import MIN_SECONDS, PAUSE_SECONDS, FaultsInARow
 from asyncrl.turns.environment import End, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, TurnLimit

@@ -9,8 +9,7 @@ import pytest
 import safetensors.numpy
 from simulation.deltas import damage, name_in, words_of, write_delta, write_weights
 
-from asyncrl.serving.delta import DeltaRefused
-from asyncrl.serving.host_copy import HostCopy, own_folder
+from asyncrl.serving.delta import DeltaRefused, HostCopy, own_folder
 
 BASE, FIRST, SECOND = (words_of(f"v{n}", 0) for n in range(3))
 

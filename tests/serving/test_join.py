@@ -13,7 +13,7 @@ from asyncrl.errors import ServerError
 from asyncrl.loops import Waits
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import FleetSettings
 from asyncrl.serving.publication import Publication
 from asyncrl.serving.server import ServerState
 from asyncrl.serving.sglang.http import new_session

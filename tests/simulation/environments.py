@@ -13,7 +13,7 @@ from simulation.verifying import Codec, truth
 from simulation.world import FIRST_OBSERVED, STOP_TOKENS, World, chain
 
 from asyncrl.records import EnvironmentSpec
-from asyncrl.serving.router import Gate
+from asyncrl.serving.fleet import Gate
 from asyncrl.turns.calls import Call, CallResult
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.environment import End, Message, Observation, Recovery

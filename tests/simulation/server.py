@@ -17,8 +17,7 @@ from simulation.channel import Channel
 from simulation.deltas import damage, name_in
 from simulation.world import FIRST_TOKEN, STOP_TOKENS, Made, World, chain
 
-from asyncrl.serving.delta import DeltaRefused
-from asyncrl.serving.host_copy import HostCopy
+from asyncrl.serving.delta import DeltaRefused, HostCopy
 from asyncrl.serving.publication import DELTA
 from asyncrl.serving.sglang import hooks
 from asyncrl.serving.sglang.weights import PREPARE

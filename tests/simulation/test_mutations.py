@@ -26,15 +26,14 @@ from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.filter import Oversampling
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.grade import Grader
-from asyncrl.rollout.limits import Limits
-from asyncrl.rollout.request_rules import RequestRules
+from asyncrl.rollout.request_rules import Limits, RequestRules
 from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving import publication
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.delta import DeltaRule, read_manifest
+from asyncrl.serving.fleet import Router
 from asyncrl.serving.membership import ServerLoop
 from asyncrl.serving.publication import Publication
-from asyncrl.serving.router import Router
 from asyncrl.tasks.selection import RowSelection
 from asyncrl.turns.conversation import Conversation
 from asyncrl.turns.environment import Recovery
@@ -182,7 +181,7 @@ def deltas_of_any_base() -> Any:
     def read(folder: Path) -> dict[str, tuple[str, str]]:
         return {name: (AnyDigest(), digest) for name, (_, digest) in read_manifest(folder).items()}
 
-    return mock.patch("asyncrl.serving.host_copy.read_manifest", read)
+    return mock.patch("asyncrl.serving.delta.read_manifest", read)
 
 
 class AnyDigest(str):
@@ -201,7 +200,7 @@ def results_of_deltas_that_are_not_compared() -> Any:
     def read(folder: Path) -> dict[str, tuple[str, str]]:
         return {name: (base, NewDigest(digest)) for name, (base, digest) in read_manifest(folder).items()}
 
-    return mock.patch("asyncrl.serving.host_copy.read_manifest", read)
+    return mock.patch("asyncrl.serving.delta.read_manifest", read)
 
 
 class NewDigest(str):

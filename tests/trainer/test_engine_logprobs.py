@@ -20,8 +20,7 @@ from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, SamplingParams, ScoredSequence, Segment
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.sglang.columns import KeptSets
-from asyncrl.serving.sglang.messages import Prefix, generate_body
-from asyncrl.serving.sglang.stream import stream
+from asyncrl.serving.sglang.messages import Prefix, generate_body, stream
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.parts.reference import Reference
 from asyncrl.trainer.parts.table import build_learner

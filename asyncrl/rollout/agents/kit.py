@@ -20,8 +20,8 @@ from asyncrl.rollout.agents.process import ProcessPrograms, Programs, agent_comm
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.reply import Replies
 from asyncrl.rollout.agents.warm import WarmPrograms, python_arguments
+from asyncrl.rollout.credits import Shaping
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.shaping import Shaping
 from asyncrl.serving.fleet import Fleet
 from asyncrl.system.plugins import FaultsInARow
 from asyncrl.turns.calls import call_format

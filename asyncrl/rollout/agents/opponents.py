@@ -22,10 +22,9 @@ from asyncrl.records import Task, Trajectory, VerifierSpec
 from asyncrl.replay.branches import Unrecorded
 from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.limits import Limits, TurnBounds
-from asyncrl.rollout.request_rules import MAX_RETRIES, UNTRAINED
+from asyncrl.rollout.request_rules import MAX_RETRIES, UNTRAINED, Limits, TurnBounds
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import FleetSettings
 from asyncrl.serving.server_process import ProcessOwner
 from asyncrl.system.places import OPPONENT_REPLIES
 

@@ -21,10 +21,9 @@ from asyncrl.replay.group import Group, GroupState
 from asyncrl.rollout.agents.process import Access, Exit, Program, Programs
 from asyncrl.rollout.agents.recorder import CallRecorder
 from asyncrl.rollout.agents.session import Session
-from asyncrl.rollout.credits import joint_score, judged_lines
+from asyncrl.rollout.credits import Shaping, joint_score, judged_lines
 from asyncrl.rollout.grade import score_of
-from asyncrl.rollout.shaping import Shaping
-from asyncrl.serving.router import Gate
+from asyncrl.serving.fleet import Gate
 from asyncrl.system.plugins import FaultsInARow
 from verifiers.storable import storable
 from verifiers.verdict import Outcome, Verdict, fault, no_answer, over_limit

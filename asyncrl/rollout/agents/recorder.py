@@ -16,7 +16,7 @@ from asyncrl.rollout.agents.opponents import Opponents
 from asyncrl.rollout.agents.reply import Replies, Reply
 from asyncrl.rollout.agents.request import ChatRequest, RequestRefused, rendered
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.limits import TurnBounds
+from asyncrl.rollout.request_rules import TurnBounds
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
 from asyncrl.turns.tally import AGENTS, Tally

@@ -3,16 +3,33 @@
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 
 from asyncrl.errors import ServerError
-from asyncrl.serving.capacity import Capacity
 from asyncrl.serving.sglang import http
 from asyncrl.serving.sglang.control import continue_generation
 from asyncrl.serving.sglang.hooks import SGLANG_VERSION
 from asyncrl.serving.sglang.http import CALL_SECONDS, PROBE_SECONDS
+
+SPARE_TOKENS = 8
+"""Spare tokens of a cache: SGLang 0.5.23 takes no prompt that leaves fewer than 7."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """By the server's own word."""
+
+    cache_tokens: int
+    """Tokens in the key-value cache."""
+    running_requests: int
+
+    def holds(self, num_tokens: int) -> bool:
+        """Whether a trajectory of `num_tokens` can be generated, and resumed at any place."""
+        return num_tokens + SPARE_TOKENS <= self.cache_tokens
+
 
 READY_PATH = "/ready"
 """Says whether a server can serve, and makes it compute nothing. Servers of a run tell it to everybody."""

@@ -1,20 +1,21 @@
 """Generation requests to SGLang 0.5.23 and the replies that it streams: its JSON <-> our types.
 
-Replies are decoded into typed records; what does not fit is a ServerError that quotes it. The endpoint is
-in stream.py.
+Replies are decoded into typed records; what does not fit is a ServerError that quotes it.
 """
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Protocol
 
+import aiohttp
 import msgspec
 
 from asyncrl.errors import ServerError
 from asyncrl.records import Finish, PolicyVersion, SamplingParams
+from asyncrl.serving.sglang import http
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,3 +245,36 @@ def _end(meta: _Meta) -> StreamEnd:
         raise ServerError(
             f"request {meta.id} ended with {meta.finish_reason.type!r}: {meta.finish_reason.message}"
         ) from None
+
+
+async def stream(
+    session: aiohttp.ClientSession,
+    url: str,
+    body: dict[str, object],
+    columns: tuple[ServedColumn, ...] = (),
+) -> AsyncIterator[Chunk]:
+    """Chunks of a streamed /generate that asks for `columns`, until every request in it has ended.
+
+    Raises ServerError on a refusal and on a broken connection. It waits as long as the connection stands: a
+    request may wait for others on its server.
+    """
+    timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
+    try:
+        async with session.post(f"{url}/generate", json=body, timeout=timeout) as response:
+            if response.status != 200:
+                text = await response.text()
+                raise ServerError(f"{url}/generate answered {response.status}: {text[:500]}")
+            rest = b""
+            # All that has arrived at once: a read for each line costs more than what is done with it.
+            async for data in response.content.iter_any():
+                *lines, rest = (rest + data).split(b"\n")
+                for line in lines:
+                    if not line.startswith(b"data:"):
+                        continue
+                    event = line[5:].strip()
+                    if event == b"[DONE]":
+                        return
+                    yield parse_event(event, columns)
+    except http.FAILURES as error:
+        raise ServerError(f"{url} broke off: {type(error).__name__}: {error}") from error
+    raise ServerError(f"{url} closed a stream before its end")

@@ -17,8 +17,7 @@ import aiohttp
 from asyncrl.records import SamplingParams, Segment
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.serving.sglang.messages import Prefix, generate_body
-from asyncrl.serving.sglang.stream import stream
+from asyncrl.serving.sglang.messages import Prefix, generate_body, stream
 from tests.benchmarks.acceptance.models import VOCABULARY, token_of
 
 NUM_STREAMS = 24

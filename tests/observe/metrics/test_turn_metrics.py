@@ -15,7 +15,7 @@ from asyncrl.observe.metrics.step_metrics import Reading, StepReport
 from asyncrl.observe.metrics.turn_metrics import PilotMeter, source_metrics, turn_metrics
 from asyncrl.records import Finish, Observed, Segment, Trajectory
 from asyncrl.replay.group import Group
-from asyncrl.rollout.pilots import AdaptiveGroups
+from asyncrl.rollout.filter import AdaptiveGroups
 from asyncrl.run.metrics_file import flat
 from asyncrl.tasks.pass_rates import PassRates
 from asyncrl.turns.environment import End

@@ -18,8 +18,7 @@ from serving.engine.servers import (
 )
 
 from asyncrl.records import SamplingParams
-from asyncrl.serving.sglang.messages import Prefix, generate_body
-from asyncrl.serving.sglang.stream import stream
+from asyncrl.serving.sglang.messages import Prefix, generate_body, stream
 
 TOLERANCE = 1e-5
 CHUNK = 64

@@ -12,12 +12,11 @@ from asyncrl.loops import RunPhase, Waits
 from asyncrl.records import SamplingParams, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.request_rules import Limits
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import FleetSettings
 from asyncrl.serving.sglang import health, http
-from asyncrl.serving.sglang.messages import Prefix, generate_body
-from asyncrl.serving.sglang.stream import stream
+from asyncrl.serving.sglang.messages import Prefix, generate_body, stream
 
 pytestmark = pytest.mark.exhaustive
 

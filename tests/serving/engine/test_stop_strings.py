@@ -13,9 +13,9 @@ from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
 from asyncrl.records import Finish, SamplingParams, Trajectory
 from asyncrl.rollout.generate import Generator
-from asyncrl.rollout.limits import Limits
+from asyncrl.rollout.request_rules import Limits
 from asyncrl.serving.fleet import Fleet
-from asyncrl.serving.fleet_settings import FleetSettings
+from asyncrl.serving.join import FleetSettings
 from asyncrl.serving.sglang.http import new_session
 
 NUM_TOKENS = 100

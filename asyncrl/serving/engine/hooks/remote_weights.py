@@ -53,7 +53,7 @@ async def _from_copy(original, manager, obj, request=None):
 
 @functools.cache
 def _copy():
-    from asyncrl.serving.host_copy import HostCopy, own_folder
+    from asyncrl.serving.delta import HostCopy, own_folder
     from asyncrl.wire.fetch import fetch_folder
 
     folder, lock = own_folder()
