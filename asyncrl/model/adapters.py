@@ -5,7 +5,7 @@ from collections import Counter
 
 from asyncrl.errors import InputError
 from asyncrl.model.families.family import FUSED as FUSED_IN_FOLDERS
-from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.families import FAMILIES
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import expected_tensors, num_parameters

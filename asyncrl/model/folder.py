@@ -14,7 +14,7 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.model.families.family import Family
-from asyncrl.model.families.known import FAMILIES, nearest
+from asyncrl.model.families import FAMILIES, nearest
 from asyncrl.model.rotary import Rotation, check_served, read_rotation, rotary_fields
 from asyncrl.model.settings import refuse_unknown_settings
 from asyncrl.model.shape import ModelShape
@@ -156,7 +156,8 @@ def _read_shape(file: Path) -> ModelShape:
             **_read_rotary(file, config, family),
         }
         # A window that the context fits into hides nothing.
-        limits = [config["max_position_embeddings"], family.window(config) or math.inf]
+        window = config.get("sliding_window") if family.has_window else None
+        limits = [config["max_position_embeddings"], window or math.inf]
         if usual["rotation"] is not None:
             limits.append(usual["rotation"].max_positions())
         return ModelShape(

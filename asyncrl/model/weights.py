@@ -11,7 +11,7 @@ from typing import BinaryIO
 import numpy as np
 
 from asyncrl.errors import InputError
-from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.families import FAMILIES
 from asyncrl.model.shape import ModelShape
 from asyncrl.system.files import read_text
 from asyncrl.system.words import as_written

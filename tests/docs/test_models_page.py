@@ -14,7 +14,7 @@ from asyncrl.errors import InputError
 from asyncrl.model import gguf
 from asyncrl.model.adapters import check_adapters
 from asyncrl.model.families.family import Family, has_no_window
-from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.families import FAMILIES
 from asyncrl.model.folder import read_shape
 from asyncrl.model.layout import check_layout
 from asyncrl.model.rotary import NEEDED

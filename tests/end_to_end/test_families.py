@@ -10,7 +10,7 @@ from fakes.whole_run import WholeRun
 from families.known import tiny, write_served
 from families.properties import of_each_family
 
-from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.families import FAMILIES
 
 NUM_STEPS, GROUPS, SAMPLES = 2, 2, 4
 TRANSPORTS = (

@@ -11,7 +11,7 @@ from typing import Any
 from families import experts, other_experts, other_layers, plain
 from families.tiny import Tiny
 
-from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.families import FAMILIES
 
 TINY: Mapping[str, Tiny] = {
     "LlamaForCausalLM": plain.LLAMA,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 from families.known import TINY
 
-from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.families import FAMILIES
 
 MARKERS = {
     "": "`make test`",

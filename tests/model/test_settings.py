@@ -13,7 +13,7 @@ import transformers
 
 from asyncrl.errors import InputError
 from asyncrl.model.families.family import Family
-from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.families import FAMILIES
 from asyncrl.model.settings import ONLY, SHAPING, WITHOUT_EFFECT, refuse_unknown_settings
 
 FILE = Path("config.json")

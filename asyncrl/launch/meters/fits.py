@@ -12,7 +12,7 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.launch.meters.memory import trainer_memory
-from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.families import FAMILIES
 from asyncrl.model.memory import server_memory
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import num_parameters

@@ -1,6 +1,6 @@
 """Everything about a family of models: what its config.json says, and its tensors under both their names.
 
-A family is one `Family` in a file of its own, listed in `known`. What the trainer builds depends on the
+A family is one `Family`, listed in `FAMILIES` of this package. What the trainer builds depends on the
 `ModelShape` alone, never on the family. No torch.
 """
 
@@ -36,9 +36,8 @@ LAYER_NAMES: dict[str, tuple[str, ...]] = {
     "mlp.router.weight": ("mlp.gate.weight",),
     "mlp.experts.linear_fc1.weight": ("mlp.experts.{}.gate_proj.weight", "mlp.experts.{}.up_proj.weight"),
     "mlp.experts.linear_fc2.weight": ("mlp.experts.{}.down_proj.weight",),
-    "mlp.shared_experts.linear_fc1.weight": (
-        "mlp.shared_expert.gate_proj.weight",
-        "mlp.shared_expert.up_proj.weight",
+    "mlp.shared_experts.linear_fc1.weight": tuple(
+        f"mlp.shared_expert.{x}_proj.weight" for x in ("gate", "up")
     ),
     "mlp.shared_experts.linear_fc2.weight": ("mlp.shared_expert.down_proj.weight",),
     "mlp.shared_experts.gate_weight": ("mlp.shared_expert_gate.weight",),
@@ -46,32 +45,27 @@ LAYER_NAMES: dict[str, tuple[str, ...]] = {
 """Megatron-core's name in a layer -> Hugging Face's names of its parts; an expert's number is in braces."""
 
 
-def layer_tensors(shape: ModelShape) -> Tensors:
-    """Those of one layer, under their names in it."""
-    yield from norms(shape)
-    yield from separate_attention(shape)
-    yield from feed_forward(shape)
+SHARED_EXPERT = "mlp.shared_expert."
+EXPERT_BIAS = "mlp.gate.e_score_correction_bias"
 
 
-def feed_forward(shape: ModelShape) -> Tensors:
+def feed_forward(shape: ModelShape, *, shared: str = SHARED_EXPERT) -> Tensors:
+    """One SwiGLU, or experts with their router; `shared` begins the names of the shared expert."""
     if shape.num_experts is None:
         yield from swiglu("mlp.", shape.hidden_size, shape.ffn_size)
         return
     yield "mlp.gate.weight", (shape.num_experts, shape.hidden_size)
+    if shape.has_router_bias:
+        yield EXPERT_BIAS, (shape.num_experts,)
     for expert in range(shape.num_experts):
         yield from swiglu(f"mlp.experts.{expert}.", shape.hidden_size, shape.expert_ffn_size)
     if shape.shared_expert_size:
-        yield from swiglu("mlp.shared_expert.", shape.hidden_size, shape.shared_expert_size)
+        yield from swiglu(shared, shape.hidden_size, shape.shared_expert_size)
     if shape.has_shared_expert_gate:
         yield "mlp.shared_expert_gate.weight", (1, shape.hidden_size)
 
 
-def norms(shape: ModelShape) -> Tensors:
-    yield "input_layernorm.weight", (shape.hidden_size,)
-    yield "post_attention_layernorm.weight", (shape.hidden_size,)
-
-
-def separate_attention(shape: ModelShape) -> Tensors:
+def attention(shape: ModelShape) -> Tensors:
     """Queries, keys and values in a matrix each."""
     queries, keys = shape.num_heads * shape.head_size, shape.num_kv_heads * shape.head_size
     with_gates = queries * (2 if shape.has_output_gate else 1)
@@ -104,13 +98,13 @@ def reads_nothing(config: Config) -> dict[str, Any]:
     return {}
 
 
-def has_no_window(config: Config) -> int | None:
-    return None
-
-
-def sliding_window(config: Config) -> int | None:
-    """The window of each layer; null is none."""
-    return config.get("sliding_window")
+def experts(config: Config, count: str, width: str = "moe_intermediate_size") -> dict[str, Any]:
+    """Fields of experts; `count` and `width` are the keys of their number and of their size."""
+    return {
+        "num_experts": config[count],
+        "experts_per_token": config["num_experts_per_tok"],
+        "expert_ffn_size": config[width],
+    }
 
 
 def sliding_layers(config: Config, *, default: Callable[[int], bool]) -> tuple[int, ...]:
@@ -133,13 +127,13 @@ class Family:
     read: Callable[[Config], dict[str, Any]] = reads_nothing
     """Fields of `ModelShape` that not every config.json has. Raises KeyError where one is missing."""
     settings: frozenset[str] = frozenset()
-    """Keys that `read` or `window` reads."""
+    """Keys that `read` reads, and sliding_window where it is the window."""
     ignored: frozenset[str] = frozenset()
     """Keys without effect here."""
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Keys that have one accepted value."""
-    window: Callable[[Config], int | None] = has_no_window
-    """Tokens that a token looks back on, itself included; None: all."""
+    has_window: bool = False
+    """Whether `sliding_window` is a window of every layer; null is none."""
     layer_types: frozenset[str] = frozenset(("full_attention",))
     """The kinds of layers that it may have."""
     rope_theta: float = 10000.0
@@ -158,7 +152,11 @@ class Family:
     """Share of each head that is rotated where config.json does not say (partial_rotary_factor)."""
     is_rotation_interleaved: bool = False
     """Whether neighbors in a head turn together."""
-    layer_tensors: Callable[[ModelShape], Tensors] = layer_tensors
+    norms: tuple[str, ...] = ("input_layernorm", "post_attention_layernorm")
+    """Those of a layer over the hidden state."""
+    attention: Callable[[ModelShape], Tensors] = attention
+    feed_forward: Callable[[ModelShape], Tensors] = feed_forward
+    """Tensors of a layer, named as inside the layer."""
     layer_names: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: LAYER_NAMES)
     unread: str | None = None
     """Pattern of tensors that a folder may have and transformers does not read."""
@@ -166,6 +164,12 @@ class Family:
     """Advice where weights are quantized."""
     adapter_targets: tuple[str, ...] = TARGETS
     """Those of model.lora.targets that name matrices of it."""
+
+    def layer_tensors(self, shape: ModelShape) -> Tensors:
+        """Tensors of one layer, named as inside the layer."""
+        yield from ((f"{name}.weight", (shape.hidden_size,)) for name in self.norms)
+        yield from self.attention(shape)
+        yield from self.feed_forward(shape)
 
     def completed(self, config: Config) -> dict[str, Any]:
         """`config` with the keys that it lacks and the rest of it implies. Trainer and servers read this.

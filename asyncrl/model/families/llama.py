@@ -1,4 +1,4 @@
-"""Llama and what is built like it: Mistral, Mixtral, SmolLM3, Granite 3, Phi-3 and Phi-4."""
+"""Llama and what is built like it: Mistral, Mixtral, SmolLM3, Granite 3, Phi-3 and Phi-4, Qwen2 to Qwen3."""
 
 from typing import Any
 
@@ -8,10 +8,8 @@ from asyncrl.model.families.family import (
     Config,
     Family,
     Tensors,
+    experts,
     fused_swiglu,
-    norms,
-    separate_attention,
-    sliding_window,
 )
 from asyncrl.model.shape import ModelShape
 
@@ -20,33 +18,20 @@ LLAMA = Family(
     model_type="llama",
     models="Llama (Llama 2 and 3, SmolLM2, R1-Distill-Llama)",
 )
-
-
 MISTRAL = Family(
     architecture="MistralForCausalLM",
     model_type="mistral",
     models="Mistral (7B, Nemo, Small)",
     settings=frozenset(("sliding_window",)),
-    window=sliding_window,
+    has_window=True,
 )
-
 
 BLOCK = "block_sparse_moe"
 """Folders keep this name, whatever transformers calls the module."""
 
 
-def _read(config: Config) -> dict[str, Any]:
-    return {
-        "num_experts": config["num_local_experts"],
-        "experts_per_token": config["num_experts_per_tok"],
-        "expert_ffn_size": config["intermediate_size"],
-    }
-
-
-def _layer_tensors(shape: ModelShape) -> Tensors:
+def _mixtral_experts(shape: ModelShape) -> Tensors:
     assert shape.num_experts is not None
-    yield from norms(shape)
-    yield from separate_attention(shape)
     hidden, width = shape.hidden_size, shape.expert_ffn_size
     yield f"{BLOCK}.gate.weight", (shape.num_experts, hidden)
     for expert in range(shape.num_experts):
@@ -58,12 +43,12 @@ MIXTRAL = Family(
     architecture="MixtralForCausalLM",
     model_type="mixtral",
     models="Mixtral (8x7B, 8x22B)",
-    read=_read,
+    read=lambda config: experts(config, "num_local_experts", "intermediate_size"),
     settings=frozenset(("num_local_experts", "num_experts_per_tok", "sliding_window")),
     # SGLang's model has an output layer of its own.
     only={"router_jitter_noise": (0.0,), "tie_word_embeddings": (False,)},
-    window=sliding_window,
-    layer_tensors=_layer_tensors,
+    has_window=True,
+    feed_forward=_mixtral_experts,
     layer_names=LAYER_NAMES
     | {
         "mlp.router.weight": (f"{BLOCK}.gate.weight",),
@@ -85,14 +70,15 @@ def _read_smollm3(config: Config) -> dict[str, Any]:
     }
 
 
+WINDOWS = frozenset(("sliding_window", "max_window_layers"))
+"""Without effect, because use_sliding_window must be false."""
 SMOLLM3 = Family(
     architecture="SmolLM3ForCausalLM",
     model_type="smollm3",
     models="SmolLM3",
     read=_read_smollm3,
     settings=frozenset(("no_rope_layers", "no_rope_layer_interval")),
-    # Without effect, because use_sliding_window must be false.
-    ignored=frozenset(("sliding_window", "max_window_layers")),
+    ignored=WINDOWS,
     rope_theta=2000000.0,
 )
 
@@ -141,12 +127,10 @@ def _read_phi3(config: Config) -> dict[str, Any]:
     return {}
 
 
-def _layer_tensors_phi3(shape: ModelShape) -> Tensors:
-    yield from norms(shape)
+def _phi3_attention(shape: ModelShape) -> Tensors:
     rows = (shape.num_heads + 2 * shape.num_kv_heads) * shape.head_size
     yield "self_attn.qkv_proj.weight", (rows, shape.hidden_size)
     yield "self_attn.o_proj.weight", (shape.hidden_size, shape.num_heads * shape.head_size)
-    yield from fused_swiglu(shape)
 
 
 PHI3 = Family(
@@ -157,15 +141,31 @@ PHI3 = Family(
     settings=frozenset(("sliding_window", "partial_rotary_factor", "original_max_position_embeddings")),
     # The last two, of Phi-4-mini, are read by its own code alone.
     only={"embd_pdrop": (0.0,), "resid_pdrop": (0.0,), "full_attn_mod": (1,), "interpolate_factor": (1,)},
-    window=sliding_window,
+    has_window=True,
     # transformers takes yarn for longrope, and refuses others.
     rope_kinds=("default", "longrope"),
     original_positions=ORIGINAL,
-    layer_tensors=_layer_tensors_phi3,
+    attention=_phi3_attention,
+    feed_forward=fused_swiglu,
     layer_names=LAYER_NAMES
     | {
         "self_attention.linear_qkv.weight": ("self_attn.qkv_proj.weight",),
         "mlp.linear_fc1.weight": ("mlp.gate_up_proj.weight",),
     },
     adapter_targets=(),
+)
+
+QWEN2 = Family(
+    architecture="Qwen2ForCausalLM",
+    model_type="qwen2",
+    models="Qwen2, Qwen2.5 (Coder, Math, R1-Distill-Qwen)",
+    read=lambda config: {"has_qkv_bias": True},
+    ignored=WINDOWS,
+)
+QWEN3 = Family(
+    architecture="Qwen3ForCausalLM",
+    model_type="qwen3",
+    models="Qwen3",
+    read=lambda config: {"has_qk_norm": True},
+    ignored=WINDOWS,
 )

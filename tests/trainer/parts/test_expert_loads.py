@@ -10,7 +10,7 @@ from fakes.models import random_batch
 from fakes.shapes import tiny_shape
 from families.known import write_tiny
 
-from asyncrl.model.families.glm import BIAS
+from asyncrl.model.families.family import EXPERT_BIAS as BIAS
 from asyncrl.trainer.network.convert import exported_tensors
 from asyncrl.trainer.network.export import export_model, open_weights
 from asyncrl.trainer.parts.expert_loads import ExpertLoads, load_metrics

@@ -6,7 +6,7 @@ trained.
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from asyncrl.model.families.known import FAMILIES
+from asyncrl.model.families import FAMILIES
 
 
 def install() -> None:

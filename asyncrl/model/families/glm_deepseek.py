@@ -1,24 +1,106 @@
-"""DeepSeek-V3 and V2-Lite: latent attention (MLA), shared experts, dense first layers.
+"""GLM-4 and DeepSeek, with their mixtures of experts (GLM-4.5 and 4.6, DeepSeek-V3 and V2-Lite): a shared
+expert, dense first layers, and of DeepSeek latent attention (MLA).
 
-Routers of V3 are of sigmoids with a bias in the choice, and groups of experts; those of V2-Lite of softmax.
-Layers for predicting several tokens, which published folders have behind the last one, are not trained:
-transformers does not read them either.
+Routers of GLM-4.5 and V3 are of sigmoids with a bias in the choice, of V3 with groups of experts; those of
+V2-Lite of softmax. Layers for predicting several tokens, which published folders have behind the last one,
+are not trained: transformers does not read them either.
 """
 
+import functools
 import math
 from typing import Any
 
 from asyncrl.errors import InputError
-from asyncrl.model.families.family import Config, Family, Tensors, norms
-from asyncrl.model.families.glm import NAMES as GLM4_MOE_NAMES
-from asyncrl.model.families.glm import feed_forward
+from asyncrl.model.families.family import (
+    EXPERT_BIAS,
+    LAYER_NAMES,
+    Config,
+    Family,
+    Tensors,
+    experts,
+    feed_forward,
+    fused_swiglu,
+)
 from asyncrl.model.shape import LatentAttention, ModelShape
+
+GLM4 = Family(
+    architecture="Glm4ForCausalLM",
+    model_type="glm4",
+    models="GLM-4 0414 (9B, 32B; dense)",
+    read=lambda config: {"norm_places": "both", "has_qkv_bias": bool(config.get("attention_bias", True))},
+    settings=frozenset(("attention_bias", "partial_rotary_factor")),
+    rotated_share=0.5,
+    is_rotation_interleaved=True,
+    norms=(
+        *("input_layernorm", "post_self_attn_layernorm"),
+        *("post_attention_layernorm", "post_mlp_layernorm"),
+    ),
+    feed_forward=fused_swiglu,
+    layer_names=LAYER_NAMES
+    | {
+        "self_attn_bda.norm.weight": ("post_self_attn_layernorm.weight",),
+        "mlp_bda.norm.weight": ("post_mlp_layernorm.weight",),
+        "mlp.linear_fc1.weight": ("mlp.gate_up_proj.weight",),
+    },
+    adapter_targets=(),
+)
+
+SHARED = "mlp.shared_experts."
+SPARSE = LAYER_NAMES | {
+    "mlp.router.expert_bias": (EXPERT_BIAS,),
+    "mlp.shared_experts.linear_fc1.weight": (SHARED + "gate_proj.weight", SHARED + "up_proj.weight"),
+    "mlp.shared_experts.linear_fc2.weight": (SHARED + "down_proj.weight",),
+}
+SPARSE_SETTINGS = frozenset(
+    (
+        *("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts"),
+        *("first_k_dense_replace", "routed_scaling_factor"),
+    )
+)
+SIGMOIDS = {"router_scores": "sigmoid", "has_router_bias": True}
+sparse_feed_forward = functools.partial(feed_forward, shared=SHARED)
+
+
+def _read_experts(config: Config) -> dict[str, Any]:
+    return experts(config, "n_routed_experts") | {
+        "dense_layers": tuple(range(min(config["first_k_dense_replace"], config["num_hidden_layers"]))),
+        "shared_expert_size": config["moe_intermediate_size"] * config["n_shared_experts"],
+        "router_scale": float(config["routed_scaling_factor"]),
+    }
+
+
+def _read_glm4_moe(config: Config) -> dict[str, Any]:
+    kinds = {"has_qkv_bias": bool(config["attention_bias"]), "has_qk_norm": bool(config["use_qk_norm"])}
+    return kinds | SIGMOIDS | _read_experts(config)
+
+
+GLM4_MOE = Family(
+    architecture="Glm4MoeForCausalLM",
+    model_type="glm4_moe",
+    models="GLM-4.5 (355B-A32B), GLM-4.5-Air (106B-A12B), GLM-4.6",
+    read=_read_glm4_moe,
+    settings=SPARSE_SETTINGS | {"use_qk_norm", "attention_bias", "partial_rotary_factor"},
+    ignored=frozenset(("num_nextn_predict_layers", "num_mtp_layers")),
+    only={
+        "n_group": (1,),
+        "topk_group": (1,),
+        # Megatron's router of sigmoids always divides by the sum.
+        "norm_topk_prob": (True,),
+        # SGLang's model has an output layer of its own.
+        "tie_word_embeddings": (False,),
+    },
+    rotated_share=0.5,
+    feed_forward=sparse_feed_forward,
+    layer_names=SPARSE,
+    unread=r"model\.layers\.{num_layers}\..*",
+)
+
 
 KEYS_AND_VALUES = "self_attn.kv_a_proj_with_mqa.weight"
 QUERIES = "self_attn.q_a_proj.weight"
 
 
-def _read(config: Config) -> dict[str, Any]:
+def _read_latent(config: Config) -> dict[str, Any]:
     heads = config["num_attention_heads"]
     if config.get("num_key_value_heads") not in (None, heads):
         raise InputError(
@@ -26,20 +108,14 @@ def _read(config: Config) -> dict[str, Any]:
             f"num_attention_heads, {heads}."
         )
     rotated = config["qk_rope_head_dim"]
-    size, width = config["qk_nope_head_dim"] + rotated, config["moe_intermediate_size"]
-    return {
+    size = config["qk_nope_head_dim"] + rotated
+    return _read_experts(config) | {
         "num_kv_heads": heads,
         "head_size": size,
         "latent": LatentAttention(
             config["kv_lora_rank"], config.get("q_lora_rank"), rotated, config["v_head_dim"]
         ),
         "attention_scale": _attention_scale(config, size),
-        "num_experts": config["n_routed_experts"],
-        "experts_per_token": config["num_experts_per_tok"],
-        "expert_ffn_size": width,
-        "dense_layers": tuple(range(min(config["first_k_dense_replace"], config["num_hidden_layers"]))),
-        "shared_expert_size": width * config["n_shared_experts"],
-        "router_scale": float(config["routed_scaling_factor"]),
     }
 
 
@@ -67,17 +143,12 @@ def _read_v3(config: Config) -> dict[str, Any]:
             f"divides the experts, can the model be trained."
         )
     grouped = {"expert_groups": groups, "groups_per_token": per_token} if is_grouped else {}
-    return _read(config) | {"router_scores": "sigmoid", "has_router_bias": True} | grouped
+    return _read_latent(config) | SIGMOIDS | grouped
 
 
-def _read_v2(config: Config) -> dict[str, Any]:
-    return _read(config) | {"are_expert_weights_normalised": False}
-
-
-def _layer_tensors(shape: ModelShape) -> Tensors:
+def _attention(shape: ModelShape) -> Tensors:
     latent, hidden, heads = shape.latent, shape.hidden_size, shape.num_heads
     assert latent is not None
-    yield from norms(shape)
     if latent.query_size is None:
         yield "self_attn.q_proj.weight", (heads * shape.head_size, hidden)
     else:
@@ -89,10 +160,9 @@ def _layer_tensors(shape: ModelShape) -> Tensors:
     of_both = shape.head_size - latent.rotated_size + latent.value_size
     yield "self_attn.kv_b_proj.weight", (heads * of_both, latent.size)
     yield "self_attn.o_proj.weight", (hidden, heads * latent.value_size)
-    yield from feed_forward(shape)
 
 
-NAMES = GLM4_MOE_NAMES | {
+NAMES = SPARSE | {
     "self_attention.linear_q_proj.weight": ("self_attn.q_proj.weight",),
     "self_attention.linear_q_down_proj.weight": (QUERIES,),
     "self_attention.q_layernorm.weight": ("self_attn.q_a_layernorm.weight",),
@@ -101,13 +171,9 @@ NAMES = GLM4_MOE_NAMES | {
     "self_attention.kv_layernorm.weight": ("self_attn.kv_a_layernorm.weight",),
     "self_attention.linear_kv_up_proj.weight": ("self_attn.kv_b_proj.weight",),
 }
-SETTINGS = frozenset(
-    (
-        *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
-        *("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "n_shared_experts"),
-        *("first_k_dense_replace", "routed_scaling_factor"),
-    )
-)
+SETTINGS = SPARSE_SETTINGS | {
+    *("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"),
+}
 # The first is a sum of two others; the rest is for training by a loss of balance, and for serving.
 IGNORED = frozenset(
     ("qk_head_dim", "aux_loss_alpha", "seq_aux", "ep_size", "num_nextn_predict_layers", "num_mtp_layers")
@@ -133,7 +199,8 @@ DEEPSEEK_V3 = Family(
         "norm_topk_prob": (True,),
     },
     is_rotation_interleaved=True,
-    layer_tensors=_layer_tensors,
+    attention=_attention,
+    feed_forward=sparse_feed_forward,
     layer_names=NAMES,
     unread=r"model\.layers\.(\d+\.self_attn\.rotary_emb\.inv_freq|{num_layers}\..*)",
     adapter_targets=(),
@@ -142,7 +209,7 @@ DEEPSEEK_V2 = Family(
     architecture="DeepseekV2ForCausalLM",
     model_type="deepseek_v2",
     models="DeepSeek-V2-Lite (16B-A2.4B)",
-    read=_read_v2,
+    read=lambda config: _read_latent(config) | {"are_expert_weights_normalised": False},
     settings=SETTINGS,
     ignored=IGNORED,
     only=ONLY
@@ -155,7 +222,8 @@ DEEPSEEK_V2 = Family(
         "topk_group": (1,),
     },
     is_rotation_interleaved=True,
-    layer_tensors=_layer_tensors,
+    attention=_attention,
+    feed_forward=sparse_feed_forward,
     layer_names=NAMES,
     adapter_targets=(),
 )
