@@ -15,15 +15,13 @@ from asyncrl.launch.meters.memory import gpu_bytes, host_bytes, run_bytes
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_unfinished, read_inputs
 from asyncrl.launch.prepare import check_names
-from asyncrl.model.adapters import trained_in_short
-from asyncrl.model.dtype import find_dtype
+from asyncrl.model.dtype import disk_notes, find_dtype
 from asyncrl.model.folder import unread_notes
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.side_models import read_teacher
 from asyncrl.model.source import model_folder, model_title
-from asyncrl.model.supported import slower_parts
+from asyncrl.model.supported import slower_parts, trained_in_short
 from asyncrl.model.unsampled import find_unsampled
-from asyncrl.model.weight_traffic import disk_notes
 from asyncrl.model.weights import num_parameters
 from asyncrl.observe.terminal.table import warn_on_stderr
 from asyncrl.readers.trackers.tracker import check_trackers

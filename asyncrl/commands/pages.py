@@ -67,7 +67,7 @@ PAGES = {
     "asyncrl.launch.turn_trial": "docs/turns.md",
     "asyncrl.loops": OF_FAILURES,
     "asyncrl.model": "docs/models.md",
-    "asyncrl.model.adapters": "docs/lora.md",
+    "asyncrl.model.supported": "docs/lora.md",
     "asyncrl.observe": "docs/metrics.md",
     "asyncrl.readers.planning": "docs/planning.md",
     "asyncrl.readers.audit": "docs/audit.md",

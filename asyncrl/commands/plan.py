@@ -20,19 +20,17 @@ from asyncrl.launch.meters.memory import (
     trainer_memory,
 )
 from asyncrl.launch.placement import RUN, GpuMap, gpus_needed, place
-from asyncrl.model.adapters import trained_in_short
-from asyncrl.model.dtype import find_dtype
+from asyncrl.model.column_bytes import ENTRY_BYTES, check_routing_replay, replayed_row_bytes
+from asyncrl.model.dtype import disk_notes, find_dtype, version_lines
 from asyncrl.model.memory import (
     KINDS,
     parameters_by_kind,
     server_memory,
 )
-from asyncrl.model.routes import check_routing_replay, replayed_row_bytes
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.side_models import side_recipe
 from asyncrl.model.source import is_of_hub
-from asyncrl.model.top_tokens import ENTRY_BYTES
-from asyncrl.model.weight_traffic import disk_notes, version_lines
+from asyncrl.model.supported import trained_in_short
 from asyncrl.model.weights import num_parameters
 from asyncrl.readers.planning.devices import GPUS, LIKELY_GPU, find_device
 from asyncrl.readers.planning.report import forecast

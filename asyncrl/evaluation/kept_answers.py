@@ -20,7 +20,7 @@ from typing import Any
 
 from asyncrl.evaluation.result import GradedResponse
 from asyncrl.journal.kept_answers import AnswerStore, KeptAnswer, KeptVerdict
-from asyncrl.model.stop import StopStrings
+from asyncrl.model.token_text import StopStrings
 from asyncrl.records import SamplingParams, Score, Task
 from asyncrl.system.files import sha256_of
 from asyncrl.tasks.verifier_cache import VerifierCache, key_of

@@ -16,10 +16,10 @@ from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.starts import ServerChanges
 from asyncrl.launch.site.site import Need, Place, Process, Site, server_need
 from asyncrl.loops import end_tasks
-from asyncrl.model.bitwise import BITWISE_VARIABLE
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape
 from asyncrl.model.side_models import TEACHER, SideModel, opponent_process, side_processes
+from asyncrl.model.supported import BITWISE_VARIABLE
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, find_unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.environment import (

@@ -11,10 +11,10 @@ import functools
 import math
 from dataclasses import dataclass, replace
 
-from asyncrl.model.adapters import adapter_parameters, largest_matrix
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.supported import adapter_parameters, largest_matrix
 from asyncrl.model.weights import expected_tensors, num_parameters
 from asyncrl.recipe import Recipe, Trainer
 from asyncrl.recipe.lora import Lora

@@ -1,15 +1,55 @@
-"""Whether trainer and servers have all that a recipe asks of a model. No torch."""
+"""Whether trainer and servers have all that a recipe asks of a model: packages, experts, adapters, bitwise
+agreement; and how many parameters adapters have. No torch.
+"""
+
+import math
+import os
+from collections import Counter
 
 from asyncrl.errors import InputError
-from asyncrl.model.adapters import check_adapters
-from asyncrl.model.bitwise import check_bitwise
+from asyncrl.model.column_bytes import check_routing_replay
 from asyncrl.model.dtype import find_dtype, uses_gpu
-from asyncrl.model.layout import make_layout
-from asyncrl.model.routes import check_routing_replay
+from asyncrl.model.families import FAMILIES
+from asyncrl.model.families.family import FUSED as FUSED_IN_FOLDERS
+from asyncrl.model.layout import ONE_PROCESS, Layout, make_layout
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.weights import expected_tensors, num_parameters
 from asyncrl.recipe import Recipe, Trainer
+from asyncrl.recipe.lora import Lora
 from asyncrl.system.gpus import compute_capabilities, find_gpus
 from asyncrl.system.machine import has_fused_weight_gradients, has_transformer_engine
+
+BITWISE_VARIABLE = "ASYNCRL_BITWISE_AGREEMENT"
+"""Environment variable of a server: "1" where it computes log-probs by the kernels that trainers share."""
+
+
+def is_bitwise() -> bool:
+    """Whether this server process is one that does."""
+    return os.environ.get(BITWISE_VARIABLE) == "1"
+
+
+def check_bitwise(recipe: Recipe, shape: ModelShape) -> None:
+    """Raises InputError where the engines of `recipe` cannot agree to the last bit on a model of `shape`.
+
+    What the recipe alone tells is refused when it is read, in asyncrl/recipe/checks/model.py.
+    """
+    if not recipe.model.bitwise_agreement:
+        return
+    if uses_gpu(recipe):
+        reason = (
+            "this run computes on a GPU, where SGLang and Megatron have kernels of their own "
+            "(docs/agreement.md). Set placement.device to cpu"
+        )
+    elif shape.num_experts is not None:
+        reason = f"{shape.architecture} has experts, whose products have as many rows as they get tokens"
+    elif shape.has_multipliers():
+        reason = f"{shape.architecture} has multipliers, which the shared kernels do not apply"
+    elif not shape.is_plain():
+        reason = f"{shape.architecture} has layers or rotary positions that the shared kernels do not know"
+    else:
+        return
+    raise InputError(f"model.bitwise_agreement is true, but {reason}, or model.bitwise_agreement to false.")
+
 
 INSTALL = "install Transformer Engine (docs/gpus.md)"
 
@@ -171,3 +211,81 @@ def check_router(recipe: Recipe, shape: ModelShape) -> None:
             f"trainer.router.bias_update_rate is {section.bias_update_rate:g}, but {shape.architecture} has "
             f"no routers with a bias per expert. Set it to 0."
         )
+
+
+CUT_BY_COLUMNS = ("o_proj", "down_proj")
+"""Matrices of which each tensor rank has some columns, and so of A; of others it has rows, and so of B."""
+FUSED_EXPERTS = ("gate_proj", "up_proj")
+"""Matrices of experts that transformers keeps in one."""
+FUSED = {"q_proj": "qkv", "k_proj": "qkv", "v_proj": "qkv", "gate_proj": "fc1", "up_proj": "fc1"}
+"""Matrices that Megatron keeps in one."""
+
+
+def check_adapters(recipe: Recipe, shape: ModelShape) -> None:
+    """Raises InputError where `model.lora` is set and the model keeps its matrices otherwise than peft names
+    them, or where peft could not load the adapters."""
+    if recipe.model.lora is None:
+        return
+    named = FAMILIES[shape.architecture].adapter_targets
+    if not named:
+        raise InputError(
+            f"model.lora is set, but {shape.architecture} has matrices of other names (such as "
+            f"{', '.join((*FUSED_IN_FOLDERS, 'kv_b_proj', 'w1'))}), which get no adapters. Remove "
+            f"model.lora, which trains all weights."
+        )
+    if others := [name for name in recipe.model.lora.targets if name not in named]:
+        raise InputError(
+            f"model.lora.targets has {', '.join(others)}, but {shape.architecture} keeps those of all "
+            f"experts in one tensor: they get no adapters. Set model.lora.targets to [{', '.join(named)}]."
+        )
+    if shape.num_experts is not None:
+        own = [name for name in FUSED_EXPERTS if name in recipe.model.lora.targets]
+        if len(own) == 1:
+            (lacking,) = {*FUSED_EXPERTS} - {*own}
+            raise InputError(
+                f"model.lora.targets has {own[0]} without {lacking}, but transformers keeps these two of all "
+                f"experts in one tensor, of which peft adapts both or none: it could not load the adapter. "
+                f"Name both in model.lora.targets, or neither."
+            )
+
+
+def adapter_parameters(shape: ModelShape, lora: Lora, layout: Layout = ONE_PROCESS) -> tuple[int, int]:
+    """(those of all matrices but experts', those of experts) of the fullest rank."""
+    dense = experts = 0
+    for name, size in expected_tensors(shape):
+        target = _target(name)
+        if target not in lora.targets:
+            continue
+        rows, columns = size
+        if ".experts." in name:
+            experts += lora.rank * (rows + columns)
+        elif target in CUT_BY_COLUMNS:
+            dense += lora.rank * (rows + columns // layout.tensor)
+        else:
+            dense += lora.rank * (rows // layout.tensor + columns)
+    share = math.ceil(shape.num_layers / layout.pipeline) / shape.num_layers
+    return round(share * dense), round(share * experts) // layout.expert
+
+
+def trained_in_short(lora: Lora, shape: ModelShape) -> str:
+    """Number and share of the trained parameters, for `check` and `plan`."""
+    count = sum(adapter_parameters(shape, lora))
+    return (
+        f"{count:,} parameters of adapters ({count / num_parameters(shape):.2%}), rank {lora.rank}, alpha "
+        f"{lora.alpha:g}, on {', '.join(lora.targets)}"
+    )
+
+
+def largest_matrix(shape: ModelShape, layout: Layout = ONE_PROCESS) -> int:
+    """Parameters of the largest of Megatron's matrices inside a layer, on one tensor rank."""
+    sizes: Counter[str] = Counter()
+    for name, size in expected_tensors(shape):
+        if (target := _target(name)) is not None:
+            place = name.removesuffix(f"{target}.weight") + FUSED.get(target, target)
+            sizes[place] += math.prod(size) // (1 if ".experts." in name else layout.tensor)
+    return max(sizes.values())
+
+
+def _target(name: str) -> str | None:
+    *_, target, kind = name.split(".")
+    return target if kind == "weight" and target.endswith("_proj") else None

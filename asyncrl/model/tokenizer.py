@@ -13,8 +13,8 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.model.stop import StopStrings
 from asyncrl.model.templates import read_chat_template, read_json
+from asyncrl.model.token_text import StopStrings
 from asyncrl.recipe import Rollout
 from asyncrl.system.words import as_written
 

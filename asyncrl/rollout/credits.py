@@ -19,7 +19,7 @@ from asyncrl.algorithms.turns import (
     turns,
 )
 from asyncrl.journal.packing import split_credits
-from asyncrl.model.token_counts import token_counts
+from asyncrl.model.token_text import token_counts
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Credits, Finish, Observed, Score, Trajectory, TurnAdvantages

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from asyncrl.errors import ServerError
 from asyncrl.loops import RunPhase, Waits, now_seconds
-from asyncrl.model.stop import StopSearch
+from asyncrl.model.token_text import StopSearch
 from asyncrl.records import DropReason, Finish, PolicyVersion, Segment, Trajectory
 from asyncrl.replay.branches import TrajectoryRecord
 from asyncrl.replay.group import Group, GroupState

@@ -7,7 +7,7 @@ turn.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from asyncrl.model.stop import StopSearch, StopStrings
+from asyncrl.model.token_text import StopSearch, StopStrings
 from asyncrl.records import Finish, PolicyVersion, SamplingParams, Trajectory, root_id
 from asyncrl.replay.group import Group
 from asyncrl.serving.confirmation import Confirmation

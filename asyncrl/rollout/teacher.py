@@ -15,7 +15,7 @@ import aiohttp
 from asyncrl.errors import AsyncrlError, RequestRefused, ServerError
 from asyncrl.journal.packing import pack_logprobs
 from asyncrl.loops import Blocker, BlockerKind, Waits, now_seconds
-from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, pack_top
+from asyncrl.model.column_bytes import TEACHER_LOGPROBS, TEACHER_TOP, pack_top
 from asyncrl.records import Columns, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue

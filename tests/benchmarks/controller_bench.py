@@ -47,8 +47,8 @@ PARTS = {
         "yarl",
         "serving/sglang/http",
     ),
-    "parsing": ("serving/sglang/messages", "msgspec", "base64", "json/", "model/routes", "model/kept_sets"),
-    "segments": ("serving/confirmation", "asyncrl/records", "model/stop"),
+    "parsing": ("serving/sglang/messages", "msgspec", "base64", "json/", "model/column_bytes"),
+    "segments": ("serving/confirmation", "asyncrl/records", "model/token_text"),
     "generation": (
         "rollout/generate",
         "rollout/expected_load",

@@ -16,9 +16,9 @@ FEATURES = (
         "examples",
         "journal.compaction",
         "launch",
-        "model.kept_sets",
+        "model.column_bytes",
     ),
-    *("model.routes", "model.top_tokens", "observe", "readers", "replay.repetition", "rollout.filter"),
+    *("observe", "readers", "replay.repetition", "rollout.filter"),
     *(
         "rollout.agents",
         "rollout.credits",

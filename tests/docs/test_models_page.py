@@ -12,14 +12,13 @@ from families.properties import MARKERS, PROPERTIES, cell, of_each_family
 
 from asyncrl.errors import InputError
 from asyncrl.model import gguf
-from asyncrl.model.adapters import check_adapters
-from asyncrl.model.families.family import Family, has_no_window
 from asyncrl.model.families import FAMILIES
-from asyncrl.model.folder import read_shape
+from asyncrl.model.families.family import Family
+from asyncrl.model.folder import ONLY, read_shape
 from asyncrl.model.layout import check_layout
 from asyncrl.model.rotary import NEEDED
-from asyncrl.model.settings import ONLY
 from asyncrl.model.shape import ModelShape
+from asyncrl.model.supported import check_adapters
 from asyncrl.model.weights import TRAINED_FROM
 from asyncrl.recipe.lora import TARGETS
 
@@ -39,7 +38,7 @@ def shape_of(architecture: str, folder: Path, **settings: Any) -> ModelShape:
         # One setting by two names.
         read -= {"num_local_experts"}
     read -= {"sliding_window_pattern", "_sliding_window_pattern"}
-    if family.window is not has_no_window:
+    if family.has_window:
         read -= {"sliding_window"}
     only = {name: values[0] for name, values in family.only.items()}
     config = {"architectures": [architecture], **only, **dict.fromkeys([*SIZES, *read], 1), **settings}

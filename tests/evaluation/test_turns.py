@@ -19,7 +19,7 @@ from rollout.test_rendered_history import END, HEADER, asked_by, run_of, thinkin
 
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.loops import Waits
-from asyncrl.model.stop import StopStrings
+from asyncrl.model.token_text import StopStrings
 from asyncrl.records import EnvironmentSpec, SamplingParams, Task, VerifierSpec
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.turns.environment import End, Observation

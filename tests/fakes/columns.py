@@ -1,6 +1,6 @@
 """The columns of all features, as their parts pack them."""
 
-from asyncrl.model.top_tokens import TEACHER_LOGPROBS
+from asyncrl.model.column_bytes import TEACHER_LOGPROBS
 from asyncrl.records import CREDITS
 from asyncrl.trainer.packing.columns import Column, TokenColumn
 from asyncrl.trainer.packing.kept_sets import KeptColumn

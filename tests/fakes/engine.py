@@ -20,7 +20,7 @@ import xxhash
 from aiohttp import web
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.model.routes import FIRST_ROW
+from asyncrl.model.column_bytes import FIRST_ROW
 from asyncrl.model.weights import read_header, weight_files
 from asyncrl.serving.delta import HostCopy
 from asyncrl.serving.sglang.hooks import HOOKS_PATH, SGLANG_VERSION

@@ -8,8 +8,8 @@ from fakes.models import VOCABULARY
 from families.known import write_tiny
 from serving.engine.servers import new_session
 
+from asyncrl.model.column_bytes import row_bytes
 from asyncrl.model.folder import read_shape
-from asyncrl.model.routes import row_bytes
 from asyncrl.records import SamplingParams, ScoredSequence, Trajectory
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.sglang.columns import Routes

@@ -6,9 +6,14 @@ import math
 import random
 
 from asyncrl.journal.packing import pack_logprobs, pack_places
-from asyncrl.model.kept_sets import KEPT_SETS, pack_kept_set
-from asyncrl.model.routes import ROUTES
-from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, pack_top
+from asyncrl.model.column_bytes import (
+    KEPT_SETS,
+    ROUTES,
+    TEACHER_LOGPROBS,
+    TEACHER_TOP,
+    pack_kept_set,
+    pack_top,
+)
 from asyncrl.records import CREDITS, Batch, ScoredSequence, branch_id
 
 

@@ -7,8 +7,7 @@ import pytest
 from fakes.records import batch_of, generate, make_queue, make_score, make_task
 
 from asyncrl.journal.batches import load_batch
-from asyncrl.model.kept_sets import KEPT_SETS
-from asyncrl.model.routes import ROUTES
+from asyncrl.model.column_bytes import KEPT_SETS, ROUTES
 from asyncrl.records import Finish, Segment
 
 

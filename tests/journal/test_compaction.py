@@ -13,9 +13,7 @@ from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.packing import pack_logprobs
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.statements import trained_tokens
-from asyncrl.model.kept_sets import KEPT_SETS
-from asyncrl.model.routes import ROUTES
-from asyncrl.model.top_tokens import TEACHER_LOGPROBS
+from asyncrl.model.column_bytes import KEPT_SETS, ROUTES, TEACHER_LOGPROBS
 from asyncrl.records import DropReason, Finish, Segment, TrainedTokens
 from asyncrl.replay.queue import ReplayQueue
 

@@ -7,8 +7,7 @@ from fakes.records import make_queue, make_task, reopen
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.explain import explain_group, explain_trajectory
 from asyncrl.journal.reader import GroupFilter, JournalReader
-from asyncrl.model.kept_sets import KEPT_SETS
-from asyncrl.model.routes import ROUTES
+from asyncrl.model.column_bytes import KEPT_SETS, ROUTES
 from asyncrl.records import DropReason, Finish, Observed, RecordedCall, Segment, Trajectory
 from asyncrl.replay.branches import keep_calls, open_line, record_call
 from asyncrl.replay.group import Group

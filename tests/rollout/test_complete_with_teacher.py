@@ -10,7 +10,7 @@ from rollout.test_complete import Grades, _nothing, generated
 
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.packing import pack_logprobs, unpack_logprobs
-from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, pack_top, top_size
+from asyncrl.model.column_bytes import TEACHER_LOGPROBS, TEACHER_TOP, pack_top, top_size
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Columns, Finish, Segment, Trajectory
 from asyncrl.replay.group import Group, GroupState

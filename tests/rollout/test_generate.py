@@ -11,7 +11,7 @@ from fakes.fleets import fleet_of_two, generating
 from fakes.records import make_task, reopen
 from fakes.stage import stage
 
-from asyncrl.model.kept_sets import KEPT_SETS, pack_kept_set
+from asyncrl.model.column_bytes import KEPT_SETS, pack_kept_set
 from asyncrl.records import Finish, Observed, PublishOutcome, SamplingParams, Segment
 from asyncrl.rollout.expected_load import REFRESHED_EVERY, WINDOW, ResponseLengths
 from asyncrl.rollout.generate import GenerationFailed

@@ -8,7 +8,7 @@ from fakes.engine import ROW_BYTES, STOP, FakeEngine, route
 from fakes.fleets import generating
 from fakes.records import reopen
 
-from asyncrl.model.routes import ROUTES
+from asyncrl.model.column_bytes import ROUTES
 from asyncrl.records import Observed, SamplingParams, ScoredSequence, Segment, Trajectory
 from asyncrl.rollout.generate import GenerationFailed
 from asyncrl.rollout.request_rules import OpenTurns, RequestRules

@@ -11,7 +11,7 @@ from fakes.teacher_server import FakeTeacher
 
 from asyncrl.journal.packing import pack_logprobs
 from asyncrl.loops import Waits
-from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, unpack_top
+from asyncrl.model.column_bytes import TEACHER_LOGPROBS, TEACHER_TOP, unpack_top
 from asyncrl.records import Columns, Finish, Observed, Segment, Trajectory
 from asyncrl.rollout.teacher import Teacher, TeacherFailed
 from asyncrl.serving.sglang.http import new_session

@@ -9,7 +9,7 @@ from simulation.plan import TurnPlan
 from simulation.world import STOP_TOKENS, World, chain
 
 from asyncrl.journal.packing import unpack_logprobs, unpack_tokens
-from asyncrl.model.stop import StopStrings
+from asyncrl.model.token_text import StopStrings
 from asyncrl.records import ScoredSequence
 
 _PARTS = """

@@ -6,7 +6,7 @@ from typing import Any
 
 from simulation.world import STOP_TOKENS, World
 
-from asyncrl.model.stop import StopStrings
+from asyncrl.model.token_text import StopStrings
 from verifiers.judgement import GroupJudgement, Judgement
 from verifiers.verdict import Outcome, Verdict, fault
 

@@ -15,7 +15,7 @@ from fakes.models import write_model
 from fakes.recipes import make_recipe
 from serving.engine.servers import NEVER, STOP, VOCABULARY, new_session, post, running_server
 
-from asyncrl.model.kept_sets import KEPT_SETS, num_kept_sets
+from asyncrl.model.column_bytes import KEPT_SETS, num_kept_sets
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, SamplingParams, ScoredSequence, Segment
 from asyncrl.serving.confirmation import Confirmation

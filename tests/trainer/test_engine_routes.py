@@ -11,7 +11,7 @@ from fakes.routed import VOCABULARY, continue_routed, make_prompts, sample_route
 from fakes.sequences import without_column
 from serving.engine.servers import new_session, post, running_server
 
-from asyncrl.model.routes import ROUTES
+from asyncrl.model.column_bytes import ROUTES
 from asyncrl.recipe.server_options import ROUTED_EXPERTS
 from asyncrl.records import Batch, Observed, SamplingParams, ScoredSequence, Trajectory
 from asyncrl.trainer.parts.routing_replay import RoutingReplay

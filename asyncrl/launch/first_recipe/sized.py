@@ -10,9 +10,9 @@ from asyncrl.launch.first_recipe.commented import Sections, plain, text
 from asyncrl.launch.first_recipe.keys import OBSERVED_TOKENS, PROMPT_TOKENS, TURNS, Draft, Packing, Wish
 from asyncrl.launch.first_recipe.rows import Rows
 from asyncrl.launch.meters.memory import FULL_SHARE, trainer_memory
+from asyncrl.model.dtype import disk_notes
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.supported import check_supported
-from asyncrl.model.weight_traffic import disk_notes
 from asyncrl.model.weights import num_parameters
 from asyncrl.readers.planning.distributions import Lengths
 from asyncrl.readers.planning.division import Division, choose, fewest_gpus, step_seconds

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 import psutil
 
 from asyncrl.launch.placement import GpuMap, is_rank_name
-from asyncrl.model.dtype import find_dtype, uses_gpu
+from asyncrl.model.dtype import find_dtype, kept_version_bytes, uses_gpu
 from asyncrl.model.layout import check_layout
 from asyncrl.model.memory import AdamStates, RankMemory, rank_memory, server_memory
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.side_models import known_shape, side_processes, side_recipe
 from asyncrl.model.source import model_folder
-from asyncrl.model.weight_traffic import kept_version_bytes
 from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import Gpu
 from asyncrl.system.machine import GroupMemory, group_memory

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from asyncrl.errors import InputError
 from asyncrl.loops import Waits
-from asyncrl.model.stop import StopStrings
+from asyncrl.model.token_text import StopStrings
 from asyncrl.records import RecordedCall, Trajectory
 from asyncrl.replay.branches import TrajectoryRecord
 from asyncrl.rollout.agents.opponents import Opponents

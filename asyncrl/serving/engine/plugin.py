@@ -60,7 +60,7 @@ def load() -> None:
     input_logprobs.install()
     routed_experts.install()
     if not torch.cuda.is_available():
-        from asyncrl.model.bitwise import is_bitwise
+        from asyncrl.model.supported import is_bitwise
         from asyncrl.serving.engine.cpu import dealt_experts as cpu_dealt_experts
         from asyncrl.serving.engine.cpu import delta_net as cpu_delta_net
         from asyncrl.serving.engine.cpu import latent_attention as cpu_latent_attention
@@ -113,7 +113,7 @@ def _adjust(original, server_args):
 
 
 def _make_cpu_attention(model_runner):
-    from asyncrl.model.bitwise import is_bitwise
+    from asyncrl.model.supported import is_bitwise
     from asyncrl.serving.engine.cpu import plain_decoder
     from asyncrl.serving.engine.cpu.attention import BatchedAttention
     from asyncrl.serving.engine.cpu.latent_attention import choose_cached

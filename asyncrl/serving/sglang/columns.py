@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from asyncrl.errors import ServerError
+from asyncrl.model.column_bytes import FIRST_ROW, KEPT_SETS, ROUTES, first_kept_sets, pack_kept_set, row_bytes
 from asyncrl.model.folder import read_shape
-from asyncrl.model.kept_sets import KEPT_SETS, first_kept_sets, pack_kept_set
-from asyncrl.model.routes import FIRST_ROW, ROUTES, row_bytes
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.serving.sglang.messages import Prefix, ServedColumn, Values

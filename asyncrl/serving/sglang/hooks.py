@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import aiohttp
 
 from asyncrl.errors import ServerError
-from asyncrl.model.bitwise import BITWISE_VARIABLE
+from asyncrl.model.supported import BITWISE_VARIABLE
 from asyncrl.model.unsampled import UNSAMPLED_VARIABLE, Unsampled
 from asyncrl.recipe.server_options import FLOAT32_HEAD, ROUTED_EXPERTS, reason_against
 from asyncrl.serving.sglang import http

@@ -16,8 +16,8 @@ from megatron.core import parallel_state
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from asyncrl.model.families.family import FUSED
 from asyncrl.model.families import FAMILIES
+from asyncrl.model.families.family import FUSED
 from asyncrl.trainer.network.adapted_layers import OWNER, is_of_adapter, published
 from asyncrl.trainer.network.delta_net import group_channels, part_channels
 from asyncrl.trainer.network.experts import UPDATED, fetch_part, is_of_expert, router_biases, stack_parts

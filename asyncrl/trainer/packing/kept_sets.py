@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from asyncrl.model.kept_sets import KEPT_SETS, split_kept_sets
+from asyncrl.model.column_bytes import KEPT_SETS, split_kept_sets
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.packing.columns import PredictionColumn, PredictionTerm, Reduce, on_gpu
 

@@ -3,7 +3,7 @@
 They are given by servers (algorithm.routing_replay: rollout), or recorded in a pass of the policy itself
 (proximal). Either kind says those of one layer, for the tokens that this rank's router sees.
 
-Shapes: P packed tokens, C of them that this rank's router sees, B bytes of a row (asyncrl/model/routes.py),
+Shapes: P packed tokens, C of them that this rank's router sees, B bytes of a row (model/column_bytes.py),
 K experts of a token.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.model.routes import ROUTES
+from asyncrl.model.column_bytes import ROUTES
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.packing.columns import InputColumn
 

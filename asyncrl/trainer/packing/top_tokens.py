@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.model.top_tokens import TEACHER_TOP, split_top, unpack_top
+from asyncrl.model.column_bytes import TEACHER_TOP, split_top, unpack_top
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.packing.columns import PredictionColumn, PredictionTerm, Reduce, on_gpu
 
@@ -74,7 +74,7 @@ class TopTokens(PredictionTerm):
 
 
 def unpack_top_tokens(rows: Sequence[bytes]) -> TopTokens:
-    """[K] packed ones (asyncrl/model/top_tokens.py)."""
+    """[K] packed ones (asyncrl/model/column_bytes.py)."""
     ids, found = unpack_top(b"".join(rows), len(rows))
     logprobs = torch.tensor(found)
     # The policy may not have a token that it never samples: any column will do.

@@ -1,7 +1,7 @@
 """Tokens that top-p, top-k and min-p left: the policy's log-probs are over these, as those of servers are."""
 
 from asyncrl.errors import InputError
-from asyncrl.model.kept_sets import KEPT_SETS, num_kept_sets
+from asyncrl.model.column_bytes import KEPT_SETS, num_kept_sets
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
 from asyncrl.trainer.packing.columns import Column

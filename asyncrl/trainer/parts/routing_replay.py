@@ -19,7 +19,7 @@ from megatron.core.transformer.moe.router import TopKRouter
 from torch import Tensor
 
 from asyncrl.errors import InputError
-from asyncrl.model.routes import ROUTES, replayed_row_bytes
+from asyncrl.model.column_bytes import ROUTES, replayed_row_bytes
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
 from asyncrl.trainer.network.model import Policy

@@ -11,7 +11,7 @@ from asyncrl.algorithms.divergences import teacher_advantages, top_k_forward_kl
 from asyncrl.algorithms.inputs import LossInputs
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import NUMBER_BYTES
-from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, top_size, unpack_top
+from asyncrl.model.column_bytes import TEACHER_LOGPROBS, TEACHER_TOP, top_size, unpack_top
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.teacher import Teacher as TeacherKeys

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.algorithms.inputs import LossInputs
-from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP
+from asyncrl.model.column_bytes import TEACHER_LOGPROBS, TEACHER_TOP
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.top_tokens import TopTokens
 

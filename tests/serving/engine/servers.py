@@ -21,7 +21,7 @@ import torch
 from fakes.template import Forked, Template
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from asyncrl.model.bitwise import BITWISE_VARIABLE
+from asyncrl.model.supported import BITWISE_VARIABLE
 from asyncrl.recipe import Model, Serving
 from asyncrl.serving.engine.environment import engine_arguments, engine_environment
 from asyncrl.system.network import free_ports

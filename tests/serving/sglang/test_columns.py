@@ -7,8 +7,7 @@ from fakes.recipes import make_recipe
 from fakes.streamed import event
 
 from asyncrl.errors import ServerError
-from asyncrl.model.kept_sets import KEPT_SETS, pack_kept_set
-from asyncrl.model.routes import ROUTES
+from asyncrl.model.column_bytes import KEPT_SETS, ROUTES, pack_kept_set
 from asyncrl.records import SamplingParams, Segment
 from asyncrl.serving.confirmation import Confirmation
 from asyncrl.serving.sglang.columns import KeptSets, Routes, served_columns

@@ -10,7 +10,7 @@ from fakes.sequences import with_column, without_column
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncrl.model.kept_sets import KEPT_SETS, pack_kept_set
+from asyncrl.model.column_bytes import KEPT_SETS, pack_kept_set
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.packing.batch import make_micro_batch
 from asyncrl.trainer.packing.kept_sets import KeptSets, unpack_kept_sets

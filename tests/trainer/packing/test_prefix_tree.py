@@ -5,7 +5,7 @@ import pytest
 import torch
 from fakes.sequences import sampled_positions, sequence, with_column, with_observed
 
-from asyncrl.model.routes import ROUTES
+from asyncrl.model.column_bytes import ROUTES
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.packing.columns import input_symbols, present
 from asyncrl.trainer.packing.prefix_tree import PackedTree, num_common, pack_tree

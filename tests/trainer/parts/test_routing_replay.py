@@ -14,8 +14,8 @@ from fakes.sequences import with_column, with_routes
 from torch import Tensor
 
 from asyncrl.errors import InputError
+from asyncrl.model.column_bytes import ROUTES
 from asyncrl.model.folder import check_model_folder
-from asyncrl.model.routes import ROUTES
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.network.convert import export_weights, load_weights
 from asyncrl.trainer.network.export import open_weights

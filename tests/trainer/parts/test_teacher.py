@@ -13,7 +13,7 @@ from fakes.sequences import sampled_positions, scored_by_teacher, with_column, w
 
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import unpack_logprobs
-from asyncrl.model.top_tokens import TEACHER_LOGPROBS, TEACHER_TOP, pack_top, unpack_top
+from asyncrl.model.column_bytes import TEACHER_LOGPROBS, TEACHER_TOP, pack_top, unpack_top
 from asyncrl.records import Batch
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from asyncrl.algorithms.own_terms import check_terms
 from asyncrl.errors import Diverged, InputError
-from asyncrl.model.kept_sets import KEPT_SETS, split_kept_sets
+from asyncrl.model.column_bytes import KEPT_SETS, split_kept_sets
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.network import logprobs, weight_gradient

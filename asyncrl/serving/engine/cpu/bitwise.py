@@ -8,8 +8,8 @@ import torch
 from sglang.srt.runtime_context import get_server_args
 from torch import Tensor
 
-from asyncrl.model.bitwise import BITWISE_VARIABLE
 from asyncrl.model.folder import read_shape
+from asyncrl.model.supported import BITWISE_VARIABLE
 from asyncrl.serving.engine.cpu.attention import BUCKET_KEYS, BatchedAttention, even_share, plan_buckets
 from asyncrl.serving.engine.cpu.plain_decoder import Layer, PlainDecoder, is_plain_model
 from asyncrl.serving.kernels import rows as kernels

@@ -9,7 +9,7 @@ SGLang's. The hook runs in the scheduler.
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 
-from asyncrl.model.bitwise import is_bitwise
+from asyncrl.model.supported import is_bitwise
 from asyncrl.serving.engine.cpu.inverse_transform import sample
 from asyncrl.serving.kernels.rows import token_logprobs
 

@@ -10,7 +10,7 @@ import uuid
 
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from asyncrl.model.bitwise import is_bitwise
+from asyncrl.model.supported import is_bitwise
 from asyncrl.recipe.server_options import option_names
 from asyncrl.serving.engine.hooks.unsampled import unsampled
 from asyncrl.serving.engine.plugin import CPU_ATTENTION

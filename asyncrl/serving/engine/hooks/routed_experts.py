@@ -2,7 +2,7 @@
 
 SGLang 0.5.23 captures them (--enable-return-routed-experts), and says them once, when a request ends: what a
 stream that broke had brought would have none. Here each chunk has the rows of the passes that sampled its
-tokens (asyncrl/model/routes.py), and the first one those of the positions in front, from the one on that
+tokens (model/column_bytes.py), and the first one those of the positions in front, from the one on that
 the request names. Rows of a prefix that was found in the cache are those of the pass that filled it. The
 hooks run in the scheduler and where SGLang listens; on a CPU the buffer of the rows is ordinary memory.
 """
@@ -11,7 +11,7 @@ import pybase64
 import torch
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-from asyncrl.model.routes import FIRST_ROW, expert_bytes
+from asyncrl.model.column_bytes import FIRST_ROW, expert_bytes
 
 _DTYPES = {1: torch.uint8, 2: torch.uint16}
 _NUM_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
