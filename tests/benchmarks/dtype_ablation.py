@@ -9,27 +9,19 @@ importance weights at their cap, and greedy held-out accuracy, each with its 95%
 
 import argparse
 import itertools
-import json
 import math
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kept import keep, markdown, read_kept
 from paired import interval
-
-from asyncrl.run.metrics_file import written_rows
+from training_runs import train
 
 DTYPES = ("float32", "bfloat16", "float16")
-CORRECTIONS: dict[str, dict[str, Any]] = {
-    "none": {"algorithm.importance_weight": "none"},
-    "truncated": {"algorithm.importance_weight": {"name": "truncated", "cap": 2.0}},
-}
+CORRECTIONS: dict[str, Any] = {"none": "none", "truncated": {"name": "truncated", "cap": 2.0}}
 
 
 @dataclass(frozen=True)
@@ -50,14 +42,13 @@ class Result:
 
 def run_cell(dtype: str, correction: str, seed: int, arguments: argparse.Namespace) -> Result:
     """Trains once, in a folder of its own."""
-    keys = CORRECTIONS[correction] | {"model.dtype": dtype, "seed": seed, "evaluation.every_steps": 0}
-    keys |= {"trainer.num_steps": arguments.steps}
-    program = ["-m", "asyncrl.commands.main", "train", str(arguments.recipe), *arguments.overrides]
-    steps, after = train(program, keys, arguments.cores)
+    keys = {"model__dtype": dtype, "seed": seed, "trainer__num_steps": arguments.steps}
+    keys |= {"algorithm__importance_weight": CORRECTIONS[correction], "evaluation__every_steps": 0}
+    run = train(arguments.recipe, arguments.cores, words=arguments.overrides, **keys)
 
     def mean(field: str) -> float:
         # A step whose tokens are all stale measures no mismatch.
-        values = [row[field] for row in steps if row.get(field) is not None]
+        values = [row[field] for row in run.steps if row.get(field) is not None]
         return statistics.fmean(values) if values else math.nan
 
     return Result(
@@ -66,27 +57,9 @@ def run_cell(dtype: str, correction: str, seed: int, arguments: argparse.Namespa
         seed,
         mean("mismatch_kl"),
         mean("capped_share"),
-        after["greedy_accuracy"],
-        statistics.median(row["step_seconds"] for row in steps),
+        run.accuracy(),
+        statistics.median(row["step_seconds"] for row in run.steps),
     )
-
-
-def train(
-    program: list[str], keys: dict[str, Any], cores: str
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of metrics.jsonl, the steps and the last evaluation, of a run in a folder of its own.
-
-    `program` is what the interpreter runs; `keys` are the recipe's that change.
-    """
-    with tempfile.TemporaryDirectory(prefix="ablation-") as folder:
-        command = ["taskset", "-c", cores, sys.executable, *program, f"run_folder={folder}/run"]
-        command += [f"{key}={json.dumps(value)}" for key, value in keys.items()]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            raise SystemExit(f"{' '.join(command)}\n{done.stdout[-3000:]}")
-        rows = written_rows(Path(folder, "run", "metrics.jsonl"))
-    (after,) = [row for row in rows if row["kind"] == "eval" and row["when"] == "after"]
-    return [row for row in rows if row["kind"] == "step"], after
 
 
 def table(results: list[Result]) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,23 +71,17 @@ class Run:
         return statistics.fmean(values) if values else 0.0
 
 
-def train(recipe: Path, cores: str, *, folder: Path | None = None, **overrides: Any) -> Run:
-    """Runs the command on `cores`. `folder` keeps the run as "run"; without it nothing stays."""
+def train(
+    recipe: Path, cores: str, *, folder: Path | None = None, words: Sequence[str] = (), **overrides: Any
+) -> Run:
+    """Runs the command on `cores`. `folder` keeps the run as "run"; without it nothing stays. `words`
+    ("section.key=value") change the recipe before `overrides` do."""
     with contextlib.ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="asyncrl-bench-")))
         arguments = [f"{key.replace('__', '.')}={json.dumps(value)}" for key, value in overrides.items()]
-        command = [
-            "taskset",
-            "-c",
-            cores,
-            sys.executable,
-            "-m",
-            "asyncrl.commands.main",
-            "train",
-            str(recipe),
-        ]
-        command += [f"run_folder={folder}/run", *arguments]
+        command = ["taskset", "-c", cores, sys.executable, "-m", "asyncrl.commands.main", "train"]
+        command += [str(recipe), *words, f"run_folder={folder}/run", *arguments]
         began = time.time()
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         peak = 0
