@@ -1,5 +1,5 @@
 """One run inside the jail: mounts, an init process, the program below it. Entered in a fresh clone of the
-zygote; the program's half also below a keeper, which is the init of many runs (keeper.py).
+zygote; the program's half also below a keeper, which is the init of many runs (zygote.py).
 
 init (pid 1 of the run's own pid namespace, where there is one) outlives the program, reports how it ended and
 takes every descendant along. It runs no line of the program and cannot be signalled, traced or starved of

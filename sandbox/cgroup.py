@@ -1,17 +1,18 @@
-"""Control groups (v1 or v2) that bound the memory and the processes of one worker's runs together.
+"""Control groups (v1 or v2): those that bound the memory and the processes of one worker's runs together, and
+those around this process, with the cores that they leave it.
 
-Optional: only root, or an owner of a delegated group, may create them. Owns one directory per hierarchy,
-named after the worker's pid, so that a later worker can remove what a killed worker left."""
+A worker's groups are optional: only root, or an owner of a delegated group, may create them. Owns one
+directory per hierarchy, named after the worker's pid, so that a later worker can remove what a killed worker
+left. Containers, Slurm and systemd bound processes by groups around them, whatever the machine has."""
 
 import contextlib
 import os
 import select
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox import strays
-
-_PREFIX = "asyncrl-sandbox-"
+PREFIX = "asyncrl-sandbox-"
 _OVERHEAD_BYTES = 96 << 20
 """The zygote, the inits and a judge, in addition to the program."""
 _OVERHEAD_PROCESSES = 6
@@ -32,12 +33,8 @@ class Hierarchy:
 
 def _own_paths(text: str) -> dict[str, str]:
     """Controller name ("" for v2) -> path, from /proc/self/cgroup."""
-    paths = {}
-    for line in text.splitlines():
-        _, names, path = line.split(":", 2)
-        for name in names.split(","):
-            paths[name] = path
-    return paths
+    lines = [line.split(":", 2) for line in text.splitlines()]
+    return {name: path for _, names, path in lines for name in names.split(",")}
 
 
 def _directory(mount_point: str, mount_root: str, path: str) -> Path:
@@ -98,36 +95,6 @@ def is_alive(pid: str) -> bool:
         return False
 
 
-def _end_processes(directory: Path) -> None:
-    ours = os.readlink("/proc/self/ns/pid")
-    for pid in (directory / "cgroup.procs").read_text().split():
-        # Those of another pid namespace end with its init; or are another container's, whose worker this
-        # process cannot see.
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{pid}/ns/pid") == ours:
-                strays.end(int(pid))
-
-
-def sweep(hierarchies: list[Hierarchy]) -> bool:
-    """Removes the groups of workers that are gone, and ends what still runs in them.
-
-    Whether none is left: the kernel keeps a group for a moment after its last process."""
-    left = False
-    for hierarchy in hierarchies:
-        for directory in hierarchy.home.glob(f"{_PREFIX}*"):
-            if is_alive(directory.name.removeprefix(_PREFIX)):
-                continue
-            with contextlib.suppress(OSError):
-                _end_processes(directory)
-            try:
-                directory.rmdir()
-            except FileNotFoundError:
-                continue
-            except OSError:
-                left = True
-    return not left
-
-
 class Cgroup:
     """The groups of one worker. Bounds exist from the first run on; `close` when no
     process is left inside."""
@@ -136,7 +103,7 @@ class Cgroup:
         self._members: list[tuple[Hierarchy, Path]] = []
         self._bounds = (0, 0)
         for hierarchy in hierarchies:
-            directory = hierarchy.home / f"{_PREFIX}{pid}"
+            directory = hierarchy.home / f"{PREFIX}{pid}"
             with contextlib.suppress(OSError):
                 directory.mkdir(exist_ok=True)
                 self._members.append((hierarchy, directory))
@@ -213,3 +180,48 @@ class Cgroup:
                 except OSError:
                     select.select([], [], [], _CLOSE_PAUSE_SECONDS)
         self._members = []
+
+
+OWN = Path("/proc/self/cgroup")
+MOUNTED = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Group:
+    folder: Path
+    version: int
+    """1 or 2: the names of the files differ."""
+
+
+def groups_around(controller: str, own: Path = OWN, mounted: Path = MOUNTED) -> Iterator[Group]:
+    """Groups that could bound what `controller` counts, the innermost first. None where there are none."""
+    with contextlib.suppress(OSError):
+        for name, path in _own_paths(own.read_text()).items():
+            # A container may see the path that its group has outside, and its own group as the root.
+            if name in ("", controller):
+                root = mounted / name
+                folder = root / path.lstrip("/")
+                around = (each for each in (folder, *folder.parents) if each.is_relative_to(root))
+                yield from (Group(each, 1 if name else 2) for each in around)
+
+
+def available_cores(own: Path = OWN, mounted: Path = MOUNTED) -> int:
+    """Cores that this process may use: those of its affinity, or as many as a control group gives time for,
+    rounded down. At least 1."""
+    cores = float(len(os.sched_getaffinity(0)))
+    for group in groups_around("cpu", own, mounted):
+        # A group without a quota says "max" or -1, the root has no such file.
+        with contextlib.suppress(OSError, ValueError):
+            quota, period = _quota(group)
+            if quota > 0:
+                cores = min(cores, quota / period)
+    return max(1, int(cores))
+
+
+def _quota(group: Group) -> tuple[int, int]:
+    """Microseconds of CPU time, and of the period in which they may be used."""
+    if group.version == 2:
+        quota, period = (group.folder / "cpu.max").read_text().split()
+        return int(quota), int(period)
+    quota, period = ((group.folder / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+    return int(quota), int(period)

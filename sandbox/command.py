@@ -1,8 +1,61 @@
-"""One thing to run in a box: a command line or a warm script, with its files. How languages are run."""
+"""One thing to run in a box: a command line or a warm script, with its files and limits. How languages are
+run.
 
-from dataclasses import dataclass, field
+The kernel enforces the limits; which tier enforces what: doctor.py."""
 
-from sandbox.limits import Limits
+from dataclasses import dataclass, field, fields
+
+MEBIBYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one run; the defaults let ordinary contest programs pass."""
+
+    cpu_seconds: float = 10.0
+    """CPU time of all processes of the run together; one process alone is stopped at
+    the next whole second."""
+    wall_seconds: float = 20.0
+    """Time on the clock, from the program's first instruction to its end."""
+    memory_bytes: int = 1024 * MEBIBYTE
+    """Address space of each process (less the main stack), and resident memory of all together."""
+    stack_bytes: int = 256 * MEBIBYTE
+    """Address space added to memory_bytes for the main stack. Other threads have 2 MiB, in warm Python 8."""
+    processes: int = 64
+    """Processes and threads alive at once."""
+    open_files: int = 512
+    """Descriptors per process."""
+    disk_bytes: int = 128 * MEBIBYTE
+    """All files the program writes, together; they live in memory and vanish with the run."""
+    output_bytes: int = 16 * MEBIBYTE
+    """Standard output, and again standard error; beyond it the run is ended."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1 << 50:
+                raise ValueError(f"limit {each.name} is {value!r}; expected a number above 0")
+            if not each.name.endswith("_seconds") and not isinstance(value, int):
+                raise ValueError(f"limit {each.name} is {value!r}; expected a whole number")
+
+
+def parse_limits(raw: object, base: Limits) -> Limits:
+    """`base` with the fields of the mapping `raw`; `memory_mb`, `disk_mb` and `output_mb` are in mebibytes.
+
+    Raises ValueError for an unknown key or a bad value."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"limits are {raw!r}; expected an object such as {{'wall_seconds': 5}}")
+    values = {each.name: getattr(base, each.name) for each in fields(base)}
+    for key, value in raw.items():
+        name, scale = key, 1
+        if isinstance(key, str) and key.endswith("_mb"):
+            name, scale = key.removesuffix("_mb") + "_bytes", MEBIBYTE
+        if name not in values:
+            raise ValueError(f"limits has the unknown key {key!r}; expected one of {', '.join(values)}")
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        values[name] = int(value * scale) if scale > 1 and is_number else value
+    return Limits(**values)
+
 
 MAX_FILE_BYTES = 64 << 20
 
@@ -71,10 +124,10 @@ LANGUAGES = {
 ALIASES = {"py": "python", "python3": "python", "c++": "cpp", "cc": "cpp", "sh": "bash", "shell": "bash"}
 
 
-def find_language(name: str, table: dict[str, Language]) -> Language:
-    """The table's entry. Raises ValueError for an unknown name."""
+def find_language(name: str) -> Language:
+    """The entry of LANGUAGES. Raises ValueError for an unknown name."""
     key = name.strip().lower()
-    language = table.get(ALIASES.get(key, key))
+    language = LANGUAGES.get(ALIASES.get(key, key))
     if language is None:
-        raise ValueError(f"language {name!r} is unknown; expected one of {', '.join(sorted(table))}")
+        raise ValueError(f"language {name!r} is unknown; expected one of {', '.join(sorted(LANGUAGES))}")
     return language

@@ -5,9 +5,10 @@ import asyncio
 import os
 from dataclasses import dataclass, replace
 
-from sandbox import landlock, users
-from sandbox.limits import MEBIBYTE, Limits
-from sandbox.own_groups import available_cores
+from sandbox import landlock
+from sandbox.cgroup import available_cores
+from sandbox.command import MEBIBYTE, Limits
+from sandbox.jail import claim_user
 from sandbox.pool import SandboxPool
 from sandbox.result import Result, SandboxError, Status, Tier
 from sandbox.settings import SandboxSettings
@@ -65,9 +66,6 @@ _LIMITS = Limits(
 )  # fmt: skip
 
 
-_NOT_ENFORCED = "not enforced here: "
-
-
 @dataclass(frozen=True)
 class Finding:
     """One layer."""
@@ -120,8 +118,8 @@ def gaps(tier: Tier, controllers: tuple[str, ...], *, shares_user: bool) -> list
     return found
 
 
-async def examine(settings: SandboxSettings) -> tuple[Tier | None, list[Finding]]:
-    """The tier that runs would get, and what it holds back, by trying."""
+async def examine(settings: SandboxSettings) -> tuple[Tier | None, list[Finding], list[str]]:
+    """The tier that runs would get, its layers, by trying, and what is not enforced here."""
     settings = replace(settings, workers=1)
     findings = []
     async with SandboxPool(settings) as sandbox:
@@ -130,7 +128,7 @@ async def examine(settings: SandboxSettings) -> tuple[Tier | None, list[Finding]
             enable = "" if tier in sandbox.out_of_reach else f". To enable: {_ENABLE.get(tier, '')}"
             findings.append(Finding(f"tier {tier.value}", False, reason + enable))
         if sandbox.tier is None:
-            return None, findings
+            return None, findings, []
         findings.append(Finding(f"tier {sandbox.tier.value}", True))
         assert sandbox.python is not None
         findings.append(Finding(f"interpreter {sandbox.python.executable}", True, sandbox.python_note))
@@ -156,32 +154,24 @@ async def examine(settings: SandboxSettings) -> tuple[Tier | None, list[Finding]
                 findings.append(_judge(name, await sandbox.run(command)))
             except SandboxError as error:
                 findings.append(Finding(name, False, f"the sandbox failed: {error}"))
-        _, claimed = users.claim()
+        _, claimed = claim_user()
         if claimed is not None:
             claimed.close()
-        for gap in gaps(sandbox.tier, sandbox.cgroup_controllers, shares_user=claimed is None):
-            findings.append(Finding(f"{_NOT_ENFORCED}{gap}", False))
-        return sandbox.tier, findings
-
-
-def measure(settings: SandboxSettings) -> tuple[Tier | None, list[Finding], list[str]]:
-    """The tier that runs would get, its layers, and what is not enforced here."""
-    tier, findings = asyncio.run(examine(settings))
-    layers = [finding for finding in findings if not finding.name.startswith(_NOT_ENFORCED)]
-    return tier, layers, [each.name.removeprefix(_NOT_ENFORCED) for each in findings if each not in layers]
+        missing = gaps(sandbox.tier, sandbox.cgroup_controllers, shares_user=claimed is None)
+        return sandbox.tier, findings, missing
 
 
 def report(settings: SandboxSettings) -> tuple[Tier | None, list[str]]:
     """The lines that `asyncrl sandbox doctor` prints."""
-    tier, findings = asyncio.run(examine(settings))
+    tier, findings, missing = asyncio.run(examine(settings))
     lines = [f"machine: {os.uname().machine}, Linux {os.uname().release}, uid {os.getuid()}, "
              f"{available_cores()} cores"]  # fmt: skip
     for finding in findings:
         mark = "yes" if finding.holds else "NO "
         lines.append(f"{mark}  {finding.name}" + (f" ({finding.note})" if finding.note else ""))
-    missing = sum(finding.name.startswith(_NOT_ENFORCED) for finding in findings)
-    failed = sum(not finding.holds for finding in findings) - missing
-    lines.append(f"{failed} layers failed or are missing, {missing} things are not enforced here.")
+    lines += [f"NO   not enforced here: {gap}" for gap in missing]
+    failed = sum(not finding.holds for finding in findings)
+    lines.append(f"{failed} layers failed or are missing, {len(missing)} things are not enforced here.")
     if tier is None:
         lines.append("Untrusted programs are refused on this machine.")
     return tier, lines

@@ -1,16 +1,25 @@
 """Turns an ordinary process into the zygote's: namespaces, a minimal read-only root, no privileges, exec.
+Users that root's programs run as: one of its own for each worker.
 
-Owns what a run can see of the machine. Runs in a fresh single-threaded child of the worker; whatever fails
-here ends that child with a message, and never leaves a half-confined zygote behind."""
+Owns what a run can see of the machine. `enter_namespaces` runs in a fresh single-threaded child of the
+worker; whatever fails there ends that child with a message, and never leaves a half-confined zygote behind.
+The kernel counts processes, and much else that it bounds, by user: with one user for all, one worker's
+program could use up what the programs of the others need."""
 
+import errno
 import os
+import socket
 import stat
 from dataclasses import dataclass
+from pathlib import Path
 
 from sandbox import kernel
 from sandbox.interpreter import Interpreter
 
 INSIDE_ID = 1000
+NOBODY = 65534
+_FIRST, _LAST = 61184, 65519
+"""Kept free for users that exist for a while (systemd.io/UIDS-GIDS)."""
 _SYSTEM = """
 /usr/bin /usr/sbin /usr/lib /usr/lib32 /usr/lib64 /usr/libx32 /usr/libexec /usr/include /usr/share/zoneinfo
 /usr/share/gcc /etc/ld.so.cache /etc/ld.so.conf /etc/ld.so.conf.d /etc/alternatives
@@ -154,3 +163,38 @@ def enter_namespaces(view: View, user: int) -> None:
         _enter_user_namespace()
         _change_root(view)
     kernel.keep_across_exec((kernel.CAP_SYS_ADMIN, kernel.CAP_SETPCAP))
+
+
+def is_mapped(uid_map: str, user: int) -> bool:
+    """Whether a user namespace knows this user, by the text of its uid_map."""
+    for line in uid_map.splitlines():
+        inside, _, count = map(int, line.split())
+        if inside <= user < inside + count:
+            return True
+    return False
+
+
+def claim_user() -> tuple[int, socket.socket | None]:
+    """(a user that no other worker has, a socket that keeps it while it is open); if the caller is not root,
+    the caller and None. Where there is none left, or the namespace has no such users: NOBODY, shared."""
+    if os.getuid() != 0:
+        return os.getuid(), None
+    try:
+        uid_map = Path("/proc/self/uid_map").read_text()
+    except OSError:
+        return NOBODY, None
+    # Each from another place: processes of a worker that was killed may still be ending as its user.
+    count = _LAST - _FIRST + 1
+    for user in (_FIRST + (os.getpid() + at) % count for at in range(count)):
+        if not is_mapped(uid_map, user):
+            break
+        # An abstract name is free again when its owner has ended, however it ended.
+        claimed = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            claimed.bind(f"\0asyncrl-sandbox-user-{user}")
+            return user, claimed
+        except OSError as error:
+            claimed.close()
+            if error.errno != errno.EADDRINUSE:
+                break
+    return NOBODY, None

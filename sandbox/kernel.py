@@ -1,10 +1,13 @@
-"""System calls that Python has no wrapper for, through libc and raw numbers. Failures raise OSError.
+"""System calls that Python has no wrapper for, through libc and raw numbers; requests of a trusted process
+for itself. Failures raise OSError.
 
-Runs in the host process, in the worker and in the zygote inside the jail, so it imports
-the standard library only."""
+Runs in the host process, in the worker and in the zygote inside the jail, so it imports the standard library
+only."""
 
+import contextlib
 import ctypes
 import os
+import resource
 import threading
 
 from sandbox import syscalls
@@ -201,3 +204,27 @@ def bound_thread_stacks(limit_bytes: int) -> None:
     _libc.pthread_attr_setstacksize(attributes, ctypes.c_size_t(limit_bytes))
     _libc.pthread_setattr_default_np(attributes)
     _libc.pthread_attr_destroy(attributes)
+
+
+def die_with_parent(parent: int) -> None:
+    """SIGKILL for this process as soon as `parent`, its parent, is gone; at once when it already is."""
+    signal_when_parent_dies()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def limit_memory(limit_bytes: int) -> None:
+    """Address space of this process; beyond it, an allocation raises MemoryError. Can be raised again
+    later, up to the hard limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard != resource.RLIM_INFINITY:
+        limit_bytes = min(limit_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, hard))
+
+
+def no_core_file() -> None:
+    """A crash of this process or its children leaves no core file."""
+    # With exactly 1 a crash starts no program of the machine's either, which a core pattern that is a pipe
+    # does otherwise, at a limit of 0 too.
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))

@@ -1,24 +1,25 @@
 """The sandbox: a pool of workers, each with a warm zygote, behind an asynchronous interface.
 
 Owns the workers and the choice of the tier. At most `workers` runs at a time, others wait in order of
-arrival. One event loop; not thread-safe (service.py wraps it for threads). Fails closed: without a tier,
+arrival. One event loop; not thread-safe (SandboxService wraps it for threads). Fails closed: without a tier,
 results are REFUSED."""
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Sequence
+import os
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, replace
-from typing import Self, cast
+from typing import Any, Self, TypeVar, cast
 
 from sandbox import frames
-from sandbox.command import Command, find_language
+from sandbox.command import Command, Limits, find_language
 from sandbox.interpreter import Interpreter, OutOfReach
-from sandbox.limits import Limits
 from sandbox.messages import BoxOrder, LimitFields, WorkerSettings
 from sandbox.result import Result, SandboxError, Status, Tier, refusal, unpacked
-from sandbox.settings import SandboxSettings, choose_interpreter, worker_settings
-from sandbox.worker_process import WorkerProcess
+from sandbox.settings import SandboxSettings, WorkerProcess, choose_interpreter, worker_settings
 
 # Never blocks the event loop: starting and ending happen in a thread, messages on a non-blocking socket. A
 # worker whose request was canceled or failed is not used again.
@@ -109,7 +110,9 @@ _PROBE = Command(("probe.py",), warm=True, files=(("probe.py", b"print('up')"),)
 
 
 class SandboxPool:
-    """Implements protocol.Sandbox. Use as `async with SandboxPool() as sandbox`, or call `close`."""
+    """Runs untrusted programs. Every method raises SandboxError when the sandbox itself fails.
+
+    Use as `async with SandboxPool() as sandbox`, or call `close`."""
 
     def __init__(self, settings: SandboxSettings | None = None) -> None:
         self.settings = settings or SandboxSettings()
@@ -189,8 +192,11 @@ class SandboxPool:
     async def build(
         self, source: str | bytes, *, lang: str, limits: Limits, fresh: bool = False
     ) -> Command | Result:
-        """See protocol.Sandbox.build."""
-        language = find_language(lang, self.settings.languages)
+        """The command that runs this program, compiled where its language is; the compiler's Result when that
+        refuses the program. `fresh` starts a new interpreter for each run of a Python program.
+
+        Raises ValueError for an unknown language."""
+        language = find_language(lang)
         content = source if isinstance(source, bytes) else source.encode("utf-8", "surrogatepass")
         await self._choose()
         told = self._worker_settings
@@ -214,12 +220,13 @@ class SandboxPool:
         return Command(fill(language.run), files=((language.binary, result.files[0]),), limits=limits)
 
     async def run(self, command: Command) -> Result:
-        """See protocol.Sandbox.run."""
+        """One run, from a clean box to the end of everything it started."""
         (result,) = await self._execute([command])
         return result
 
     async def run_linked(self, program: Command, judge: Command) -> tuple[Result, Result]:
-        """See protocol.Sandbox.run_linked."""
+        """Two boxes that share nothing but a stream socket, descriptor 3 in both; the program
+        ends with the judge."""
         first, second = await self._execute([program, judge])
         return first, second
 
@@ -274,3 +281,54 @@ def _order(command: Command, *, oom_score: int) -> BoxOrder:
         "limits": cast(LimitFields, asdict(command.limits)),
         "oom_score": oom_score,
     }
+
+
+T = TypeVar("T")
+
+
+class SandboxService:
+    """Runs coroutines that use the sandbox, where the sandbox lives."""
+
+    def __init__(self, settings: SandboxSettings | None = None) -> None:
+        self._settings = settings
+        self._locks: dict[int, threading.Lock] = {}
+        self._owner_pid = -1
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pool: SandboxPool | None = None
+
+    def _started(self) -> tuple[asyncio.AbstractEventLoop, SandboxPool]:
+        # One lock per process: after a fork the parent's may never be released. setdefault is atomic.
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
+            if self._loop is None or self._pool is None or self._owner_pid != os.getpid():
+                self._loop = asyncio.new_event_loop()
+                self._pool = SandboxPool(self._settings)
+                self._owner_pid = os.getpid()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="sandbox", daemon=True)
+                self._thread.start()
+            return self._loop, self._pool
+
+    def submit(self, work: Callable[[SandboxPool], Coroutine[Any, Any, T]]) -> "Future[T]":
+        """Starts `work(sandbox)`; cancelling the future cancels it and ends its runs."""
+        loop, pool = self._started()
+        return asyncio.run_coroutine_threadsafe(work(pool), loop)
+
+    def call(self, work: Callable[[SandboxPool], Coroutine[Any, Any, T]]) -> T:
+        """The result of `work(sandbox)`, blocking. Not for event loops."""
+        return self.submit(work).result()
+
+    async def call_async(self, work: Callable[[SandboxPool], Coroutine[Any, Any, T]]) -> T:
+        """The result of `work(sandbox)`, awaited from any event loop."""
+        return await asyncio.wrap_future(self.submit(work))
+
+    def close(self) -> None:
+        """Ends the pool and the thread."""
+        if self._loop is None or self._pool is None or self._owner_pid != os.getpid():
+            return
+        loop, self._loop = self._loop, None
+        asyncio.run_coroutine_threadsafe(self._pool.close(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        assert self._thread is not None
+        self._thread.join()
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()

@@ -5,7 +5,8 @@ import os
 import time
 
 from sandbox import box as inside
-from sandbox import cgroup, leftovers, strays, tree, users, watch
+from sandbox import cgroup, leftovers, tree, watch
+from sandbox.jail import claim_user
 from sandbox.messages import WorkerSettings
 from sandbox.result import Status, Tier
 from sandbox.running import Running
@@ -117,7 +118,7 @@ class Premises:
         self._zygote: ZygoteProcess | None = None
         self._work_base: str | None = None
         self._work_lock = -1
-        self._user, self._user_claim = users.claim()
+        self._user, self._user_claim = claim_user()
         self._user_tasks, self._counted_at = 0, 0.0
 
     def furnish(self) -> Guard:
@@ -180,7 +181,7 @@ class Premises:
         """Takes everything away. The boxes have ended, or end now."""
         self._end_zygote()
         # A zygote that was killed may have cloned one more process, and not said so.
-        strays.end_children()
+        leftovers.end_children()
         self.group.close()
         if self._work_base is not None:
             tree.remove(self._work_base)

@@ -1,6 +1,6 @@
 """One box as the worker sees it: pipes with bounded buffers, a deadline, and the verdict on how it ended.
 
-What starts it and tells of its end is its `Init`."""
+Its init (init.py) starts it and tells of its end."""
 
 import fcntl
 import os
@@ -9,66 +9,13 @@ import socket
 import time
 
 from sandbox import box, watch
-from sandbox.init import Init, Report
-from sandbox.limits import Limits
+from sandbox.command import Limits
+from sandbox.init import KeptInit, OwnInit, Report
 from sandbox.messages import BoxSpec
 from sandbox.result import Result, SandboxError, Status, Tier
 
 _CHUNK = 1 << 16
 _MARK = "\n[... {} bytes were left out here ...]\n"
-
-
-class Excerpt:
-    """Like running.Stream, but never full."""
-
-    overflowed = False
-
-    def __init__(self, descriptor: int, limit: int) -> None:
-        """`limit`: bytes to keep, half of them from the head."""
-        self.descriptor = descriptor
-        self.is_open = True
-        self._head_size = (limit + 1) // 2
-        self._tail_size = limit // 2
-        self._head, self._tail, self._num_omitted = b"", b"", 0
-
-    def read(self) -> None:
-        """Takes what is there; notes the end."""
-        try:
-            chunk = os.read(self.descriptor, _CHUNK)
-        except BlockingIOError:
-            return
-        if not chunk:
-            self.is_open = False
-            return
-        self.add(chunk)
-
-    def add(self, chunk: bytes) -> None:
-        """Appends it, and drops what has come to lie in the middle."""
-        room = self._head_size - len(self._head)
-        self._head += chunk[:room]
-        tail = self._tail + chunk[room:]
-        dropped = max(0, len(tail) - self._tail_size)
-        self._num_omitted += dropped
-        self._tail = tail[dropped:]
-
-    def close(self) -> None:
-        """Gives the descriptor back; once."""
-        self.is_open = False
-        os.close(self.descriptor)
-
-    def content(self) -> bytes:
-        """All that was kept."""
-        return self._head + self._tail
-
-    def take(self) -> str:
-        """All that was kept, with a mark where something was left out; the next excerpt begins."""
-        head, tail, num_omitted = self._head, self._tail, self._num_omitted
-        self._head, self._tail, self._num_omitted = b"", b"", 0
-        if not num_omitted:
-            return (head + tail).decode(errors="replace")
-        # The cut may have halved a character on either side.
-        before, after = head.decode(errors="replace"), tail.decode(errors="replace")
-        return before.rstrip("\ufffd") + _MARK.format(num_omitted) + after.lstrip("\ufffd")
 
 
 _F_ADD_SEALS, _SEALS = 1033, 0b1111
@@ -94,15 +41,16 @@ def _filled_memory_file(parts: list[bytes]) -> int:
 
 
 class Stream:
-    """The worker's end of one pipe. Reads at most `limit` bytes more than it keeps."""
+    """The worker's end of one pipe. Keeps the first `head_bytes` of what it carries and the last
+    `tail_bytes`."""
 
-    def __init__(self, descriptor: int, limit: int) -> None:
+    def __init__(self, descriptor: int, head_bytes: int, tail_bytes: int = 0) -> None:
         self.descriptor = descriptor
         self.is_open = True
-        self.overflowed = False
-        self._limit = limit
-        self._chunks: list[bytes] = []
-        self._size = 0
+        self.num_omitted = 0
+        """Bytes between head and tail that were dropped."""
+        self._head_bytes, self._tail_bytes = head_bytes, tail_bytes
+        self._head, self._tail = bytearray(), bytearray()
 
     def read(self) -> None:
         """Takes what is there; notes the end."""
@@ -113,11 +61,16 @@ class Stream:
             return
         if not chunk:
             self.is_open = False
-            return
-        room = self._limit - self._size
-        self.overflowed = self.overflowed or len(chunk) > room
-        self._chunks.append(chunk[:room])
-        self._size += len(chunk[:room])
+        self.add(chunk)
+
+    def add(self, chunk: bytes) -> None:
+        """Appends it, and drops what has come to lie in the middle."""
+        room = self._head_bytes - len(self._head)
+        self._head += chunk[:room]
+        self._tail += chunk[room:]
+        dropped = max(0, len(self._tail) - self._tail_bytes)
+        self.num_omitted += dropped
+        del self._tail[:dropped]
 
     def close(self) -> None:
         """Gives the descriptor back; once."""
@@ -126,7 +79,17 @@ class Stream:
 
     def content(self) -> bytes:
         """All that was kept."""
-        return b"".join(self._chunks)
+        return bytes(self._head + self._tail)
+
+    def take(self) -> str:
+        """All that was kept, with a mark where something was left out; keeping begins anew."""
+        head, tail, num_omitted = self._head, self._tail, self.num_omitted
+        self._head, self._tail, self.num_omitted = bytearray(), bytearray(), 0
+        if not num_omitted:
+            return (head + tail).decode(errors="replace")
+        # The cut may have halved a character on either side.
+        before, after = head.decode(errors="replace"), tail.decode(errors="replace")
+        return before.rstrip("\ufffd") + _MARK.format(num_omitted) + after.lstrip("\ufffd")
 
 
 class Running:
@@ -137,7 +100,7 @@ class Running:
         spec: BoxSpec,
         stdin: bytes,
         files: list[bytes],
-        init: Init,
+        init: OwnInit | KeptInit,
         *,
         excerpt_bytes: int | None = None,
     ) -> None:
@@ -152,9 +115,9 @@ class Running:
         self._stdin, self._files, self._init = stdin, files, init
         self._is_listening = False
         self._excerpt_bytes = excerpt_bytes
-        self.excerpt: Excerpt | None = None
+        self.excerpt: Stream | None = None
         """The output, where `excerpt_bytes` asks for it."""
-        self.streams: list[Stream | Excerpt] = []
+        self.streams: list[Stream] = []
 
     def start(self, link: socket.socket | None) -> None:
         """Raises SandboxError when the box cannot be started."""
@@ -164,8 +127,9 @@ class Running:
             given.append(_filled_memory_file([self._stdin]))
             for limit in (self.limits.output_bytes, self.limits.output_bytes, _REPORT_LIMIT):
                 ours, theirs = os.pipe()
-                if self._excerpt_bytes is not None and self.excerpt is None:
-                    self.excerpt = Excerpt(ours, self._excerpt_bytes)
+                size = self._excerpt_bytes
+                if size is not None and self.excerpt is None:
+                    self.excerpt = Stream(ours, (size + 1) // 2, size // 2)
                     self.streams.append(self.excerpt)
                 else:
                     self.streams.append(Stream(ours, limit))
@@ -211,7 +175,7 @@ class Running:
         if stream is None:
             return self._init.on_readable(descriptor)
         stream.read()
-        if stream.overflowed:
+        if stream.num_omitted and stream is not self.excerpt:
             self.kill(Status.OUTPUT_LIMIT, f"wrote more than {self.limits.output_bytes} bytes")
         return stream.is_open
 

@@ -11,11 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self, cast
 
 from sandbox import console, frames
-from sandbox.limits import MEBIBYTE, Limits
+from sandbox.command import MEBIBYTE, Limits
 from sandbox.messages import LimitFields, SessionOrder, WorkerSettings
 from sandbox.result import SandboxError, Tier, refusal
-from sandbox.settings import SandboxSettings, choose_interpreter, worker_settings
-from sandbox.worker_process import WorkerProcess
+from sandbox.settings import SandboxSettings, WorkerProcess, choose_interpreter, worker_settings
 
 _START_SECONDS = 120.0
 _GRACE_SECONDS = 120.0

@@ -1,17 +1,19 @@
-"""How a pool is set up, and what a worker is told of it."""
+"""How a pool is set up, what a worker is told of it, and a worker's process as its host sees it."""
 
 import os
+import socket
+import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sandbox import jail, users
-from sandbox.command import LANGUAGES, Language
+from sandbox import cgroup, jail, leftovers
+from sandbox.cgroup import available_cores
 from sandbox.interpreter import Interpreter, default_python, find_for_user, find_interpreter
+from sandbox.jail import NOBODY
 from sandbox.messages import WorkerSettings
-from sandbox.own_groups import available_cores
-from sandbox.result import Tier
+from sandbox.result import SandboxError, Tier
 
 _BASE_ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -54,7 +56,6 @@ class SandboxSettings:
     """Run with rlimits only where no tier can be had, or when tiers names it. Recorded in every Result."""
     use_cgroups: bool = True
     """Bound sums of memory and processes by cgroups where they can be made."""
-    languages: dict[str, Language] = field(default_factory=lambda: dict(LANGUAGES))
     command: tuple[str, ...] = field(default_factory=worker_command)
 
     def __post_init__(self) -> None:
@@ -79,7 +80,7 @@ def choose_interpreter(settings: SandboxSettings, tier: Tier) -> tuple[Interpret
     if tier is Tier.NAMESPACES or os.getuid() != 0:
         return find_interpreter(settings.python, settings.packages), ""
     # Root's programs run as other users, who see the machine's own files.
-    return find_for_user(settings.python, settings.packages, users.NOBODY)
+    return find_for_user(settings.python, settings.packages, NOBODY)
 
 
 def worker_settings(settings: SandboxSettings, tier: Tier, interpreter: Interpreter) -> WorkerSettings:
@@ -113,3 +114,38 @@ def _readable(view: jail.View, interpreter: Interpreter) -> list[str]:
     """Host paths that programs may read, where they have no view of their own."""
     paths = [source for source, _ in view.binds if interpreter.is_system or source != interpreter.prefix]
     return paths if interpreter.is_system else [*paths, *interpreter.folders]
+
+
+_SWEEP_ATTEMPTS = 500
+_END_SECONDS = 10.0
+
+
+class WorkerProcess:
+    """A worker that has just been started and waits for its settings. `kill` ends it and all it started."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        """Raises SandboxError when it cannot be started."""
+        self.line, theirs = socket.socketpair()
+        with theirs:
+            argv = [*command, str(theirs.fileno()), str(os.getpid())]
+            try:
+                self.process = subprocess.Popen(
+                    argv, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+                )
+            except OSError as error:
+                self.line.close()
+                raise SandboxError(
+                    f"the sandbox's worker {command[0]!r} cannot be started: {error}"
+                ) from error
+
+    def kill(self) -> None:
+        """Ends the worker: it notices the hang-up and cleans up after itself; one that does not is killed."""
+        self.line.close()
+        try:
+            self.process.wait(timeout=_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.returncode != 0:
+            # Killed: it could take nothing away, and no later worker may come.
+            leftovers.sweep(tempfile.gettempdir(), cgroup.this_machine(), attempts=_SWEEP_ATTEMPTS)

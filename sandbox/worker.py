@@ -16,9 +16,8 @@ from typing import cast
 
 from sandbox import box as inside
 from sandbox import frames, kernel
-from sandbox.host import Host, HostGone
-from sandbox.init import Init, OwnInit
-from sandbox.kept import Keeper, KeptInit
+from sandbox.frames import Host, HostGone
+from sandbox.init import Keeper, KeptInit, OwnInit
 from sandbox.messages import BoxOrder, BoxSpec, SessionOrder, WorkerSettings
 from sandbox.premises import Premises
 from sandbox.result import SandboxError, Status, Tier, packed
@@ -100,10 +99,8 @@ class Worker:
         for spec in specs:
             count = 1 + len(spec["files"])
             # One run lives below the keeper at a time; one that leaves files is judged by an init of its own.
-            is_kept = self._keeper is not None and not boxes and not spec["collect"]
-            init: Init = (
-                KeptInit(self._keeper) if self._keeper and is_kept else OwnInit(self._premises.zygote())
-            )
+            keeper = None if boxes or spec["collect"] else self._keeper
+            init = KeptInit(keeper) if keeper else OwnInit(self._premises.zygote())
             boxes.append(Running(spec, blobs[0], blobs[1:count], init))
             blobs = blobs[count:]
         return boxes

@@ -7,17 +7,42 @@ import contextlib
 import json
 import os
 import resource
+import signal
 import socket
 from pathlib import Path
 from typing import NoReturn
 
 from sandbox import jail, kernel, zygote
 from sandbox.cgroup import Cgroup
-from sandbox.jailed_process import JailedProcess
-from sandbox.limits import MEBIBYTE
+from sandbox.command import MEBIBYTE
+from sandbox.frames import readable
+from sandbox.kernel import no_core_file
 from sandbox.messages import WorkerSettings, ZygoteSettings
-from sandbox.process import no_core_file
 from sandbox.result import SandboxError, Tier
+
+
+class JailedProcess:
+    """The zygote or a keeper. Between requests it says nothing: input on the socket means that it hung up."""
+
+    def __init__(self, control: socket.socket, pid: int) -> None:
+        self.control = control
+        self.pid = pid
+
+    def has_died(self) -> bool:
+        """Whether it was killed or hung up."""
+        if self.control.fileno() < 0:
+            return True
+        return bool(readable(self.control.fileno(), timeout_seconds=0))
+
+    def kill(self) -> None:
+        """Ends and reaps it, once: afterwards its number may be another process's."""
+        if self.control.fileno() < 0:
+            return
+        self.control.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
 
 _START_SECONDS = 60.0
 _OOM_SCORE = 500

@@ -12,7 +12,7 @@ The sandbox's zygote is another fork server and stays one. It forks untrusted pr
 jail, on their Python, from a few modules handed to it; its clones are the sandbox worker's children, which
 alone may kill and reap them. This one forks our own code, needs every package, and is itself the parent of
 its workers, so that a pool that lives in an event loop reaps no process. They share the framing, the death
-with the parent, and the limits (sandbox.frames, sandbox.process)."""
+with the parent, and the limits (sandbox.frames, sandbox.kernel)."""
 
 import contextlib
 import faulthandler
@@ -27,7 +27,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from sandbox.frames import readable
-from sandbox.process import die_with_parent, no_core_file
+from sandbox.kernel import die_with_parent, no_core_file
 
 _PARENT_CHECK_SECONDS = 1.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox import frames
-from sandbox.process import limit_memory
+from sandbox.kernel import limit_memory
 from verifiers import fork_server
 from verifiers.cache import part_digest
 from verifiers.judgement import Limit, all_faults, as_json, checked_verdicts

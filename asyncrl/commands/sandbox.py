@@ -1,6 +1,7 @@
 """`asyncrl sandbox doctor`: what isolation this machine offers to untrusted programs."""
 
 import argparse
+import asyncio
 import dataclasses
 import json
 import sys
@@ -8,7 +9,7 @@ from dataclasses import replace
 
 from asyncrl.commands.pages import say_failure
 from asyncrl.errors import InputError
-from sandbox.doctor import measure, report
+from sandbox.doctor import examine, report
 from sandbox.result import SandboxError, Tier
 from sandbox.settings import SandboxSettings
 
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_json(settings: SandboxSettings) -> int:
-    tier, layers, gaps = measure(settings)
+    tier, layers, gaps = asyncio.run(examine(settings))
     content = {"tier": tier, "layers": [dataclasses.asdict(layer) for layer in layers], "gaps": gaps}
     print(json.dumps(content, indent=1))
     return 0 if tier is not None else 1

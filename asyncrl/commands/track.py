@@ -15,7 +15,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.run.folder import RunFolder, read_run_recipe
 from asyncrl.system.places import METRICS
-from sandbox.process import die_with_parent
+from sandbox.kernel import die_with_parent
 
 HELP = (
     "Send a run to trackers: all of it, or what they lack because they failed or had no time at its "

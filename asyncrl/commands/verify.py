@@ -19,7 +19,7 @@ from asyncrl.errors import InputError
 from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.system.files import decoded
 from asyncrl.system.paths import nearest_path, why
-from sandbox.own_groups import available_cores
+from sandbox.cgroup import available_cores
 from verifiers.contract import check_contract
 from verifiers.files import GradingSummary, ResponseRow, RowError, grade_rows, read_rows, verdict_fields
 from verifiers.judgement import why_not_alone

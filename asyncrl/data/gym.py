@@ -19,7 +19,7 @@ from asyncrl.errors import InputError
 from asyncrl.recipe import Data, Evaluation, Source
 from asyncrl.recipe.markers import GYM_ROWS, marked, value_at
 from asyncrl.system.places import cache_folder
-from sandbox.own_groups import available_cores
+from sandbox.cgroup import available_cores
 from verifiers.gym.datasets import installed_version
 
 _TASKS_PER_PROCESS = 250

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sandbox.process import die_with_parent
+from sandbox.kernel import die_with_parent
 from verifiers.gym.datasets import Dataset, build_dataset, may_be_scored
 from verifiers.gym.entries import written_entry
 

@@ -23,7 +23,7 @@ from asyncrl.examples.rows import DataRow, parse_options, write_rows
 from asyncrl.model.gguf import convert_gguf
 from asyncrl.recipe.sections.section import Count, Positive, Section
 from asyncrl.system.files import sha256_of
-from sandbox.process import die_with_parent
+from sandbox.kernel import die_with_parent
 
 
 @dataclass(frozen=True, slots=True)

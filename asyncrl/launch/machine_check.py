@@ -31,7 +31,7 @@ from asyncrl.system.distribution import check_plugin
 from asyncrl.system.gpus import free_gpu_bytes
 from asyncrl.system.machine import machine_memory
 from asyncrl.wire.access import external_key
-from sandbox.own_groups import available_cores
+from sandbox.cgroup import available_cores
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
 from asyncrl.recipe.markers import OBJECT, Marker, changed_texts
 from asyncrl.system.plugins import refuse_moved
-from sandbox.process import die_with_parent
+from sandbox.kernel import die_with_parent
 
 
 def prepare_and_fetch(

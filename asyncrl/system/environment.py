@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from asyncrl.system.machine import machine_memory
-from sandbox.own_groups import available_cores
+from sandbox.cgroup import available_cores
 
 ENGINES = ("torch", "megatron-core", "sglang", "transformers")
 """Packages that compute what a run trains."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from asyncrl.system.gpus import find_gpus
-from sandbox.own_groups import MOUNTED, OWN, Group, groups_around
+from sandbox.cgroup import MOUNTED, OWN, Group, groups_around
 
 CPUINFO = Path("/proc/cpuinfo")
 BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")

@@ -34,7 +34,7 @@ from asyncrl.system.machine import has_gpu
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.determinism import make_deterministic
 from asyncrl.wire.messages import ending_line
-from sandbox.process import die_with_parent
+from sandbox.kernel import die_with_parent
 
 if TYPE_CHECKING:
     from asyncrl.trainer.step.learner import Learner

@@ -25,7 +25,7 @@ from asyncrl.turns.environment import Environment, EnvironmentUnavailable, Recov
 from asyncrl.turns.registry import ENVIRONMENTS, build_environment, recovery_of
 from asyncrl.turns.replies import TooLarge, WrongReply, pack_opening, pack_output, pack_reply
 from sandbox import frames, landlock
-from sandbox.process import limit_memory
+from sandbox.kernel import limit_memory
 from verifiers import fork_server
 from verifiers.plugins import Plugin
 from verifiers.storable import MAX_FRAMES, MAX_TRACE_CHARACTERS, MAX_WORDS_CHARACTERS, storable

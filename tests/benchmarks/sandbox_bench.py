@@ -16,8 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from sandbox.command import Limits
 from sandbox.interpreter import find_interpreter
-from sandbox.limits import Limits
 from sandbox.pool import SandboxPool
 from sandbox.settings import SandboxSettings
 

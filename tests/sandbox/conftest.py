@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.limits import Limits, parse_limits
+from sandbox.command import Limits, parse_limits
+from sandbox.pool import SandboxService
 from sandbox.result import Result, Tier
-from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings
 
 NOBODY = 65534

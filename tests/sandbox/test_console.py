@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox.console import cut
-from sandbox.running import Excerpt
+from sandbox.running import Stream
 
 ROOT = Path(__file__).parents[2]
 _MARK = "characters were left out here"
@@ -50,7 +50,7 @@ print(rand() == numpy.random.RandomState(7).rand())
 
 
 def excerpt_of(chunks, limit):
-    found = Excerpt(-1, limit)
+    found = Stream(-1, (limit + 1) // 2, limit // 2)
     for chunk in chunks:
         found.add(chunk)
     return found.take()
@@ -80,7 +80,7 @@ def test_however_it_comes_the_excerpt_is_that_of_the_whole(chunks, limit):
 def test_each_excerpt_begins_where_the_last_one_was_taken():
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
-    found = Excerpt(reading, 100)
+    found = Stream(reading, 50, 50)
     os.write(writing, b"first")
     found.read()
     assert found.take() == "first"

@@ -10,8 +10,7 @@ import psutil
 import pytest
 from fakes.processes import children_in_order
 
-from sandbox.command import Command
-from sandbox.limits import Limits
+from sandbox.command import Command, Limits
 from sandbox.pool import SandboxPool
 from sandbox.result import Result, SandboxError, Status, Tier
 from sandbox.settings import SandboxSettings

@@ -27,7 +27,7 @@ SCRIPT = """
 import asyncio, json, os, sys
 sys.path.insert(0, {source!r})
 from sandbox.doctor import examine
-from sandbox.limits import Limits
+from sandbox.command import Limits
 from sandbox.pool import SandboxPool
 from sandbox.result import Result, Tier
 from sandbox.settings import SandboxSettings
@@ -43,7 +43,7 @@ async def main():
             result = built if isinstance(built, Result) else await sandbox.run(built)
             told.append([result.status.value, result.stdout.decode(), result.stderr.decode() + result.detail])
         note = sandbox.python_note
-    _, findings = await examine(settings)
+    _, findings, _ = await examine(settings)
     print(json.dumps([told, note, [[one.name, one.holds, one.note] for one in findings]]))
 
 asyncio.run(main())

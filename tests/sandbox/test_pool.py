@@ -14,11 +14,10 @@ import pytest
 from fakes.processes import children_in_order, descendants, kill, wait_for_end
 
 from sandbox import cgroup, watch
+from sandbox.command import Limits
 from sandbox.interpreter import find_interpreter
-from sandbox.limits import Limits
-from sandbox.pool import SandboxPool
+from sandbox.pool import SandboxPool, SandboxService
 from sandbox.result import Result, SandboxError, Status, Tier
-from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings
 
 LIMITS = Limits(cpu_seconds=20, wall_seconds=60, memory_bytes=256 << 20, stack_bytes=64 << 20)
@@ -296,7 +295,7 @@ async def test_hostile_and_honest_runs_in_a_row_leave_nothing(num_runs):
 ORPHAN_MAKER = """
 import asyncio, os, sys
 sys.path.insert(0, {root!r})
-from sandbox.limits import Limits
+from sandbox.command import Limits
 from sandbox.pool import SandboxPool
 from sandbox.result import Tier
 from sandbox.settings import SandboxSettings

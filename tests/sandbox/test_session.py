@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sandbox.limits import MEBIBYTE
+from sandbox.command import MEBIBYTE
 from sandbox.result import SandboxError, Tier
 from sandbox.session import Session, SessionLimits, SessionRefused, SessionResult
 from sandbox.settings import SandboxSettings

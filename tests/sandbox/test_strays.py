@@ -13,10 +13,11 @@ import psutil
 import pytest
 from fakes.processes import children_in_order, descendants, wait_for_end
 
-from sandbox import cgroup, leftovers, pool, strays, users
-from sandbox.command import Command
+from sandbox import cgroup, leftovers, pool
+from sandbox.command import Command, Limits
 from sandbox.frames import readable
-from sandbox.limits import Limits
+from sandbox.jail import claim_user, is_mapped
+from sandbox.leftovers import end
 from sandbox.pool import SandboxPool
 from sandbox.result import SandboxError, Tier
 from tests.sandbox.conftest import ALL_KINDS_OF_BOX, settings_for
@@ -113,15 +114,15 @@ def test_a_process_ends_together_with_the_group_of_its_session():
     shell = ["sh", "-c", "sleep 600 & echo $!; wait"]
     with subprocess.Popen(shell, stdout=subprocess.PIPE, text=True, start_new_session=True) as leader:
         forked = psutil.Process(int(leader.stdout.readline()))
-        strays.end(leader.pid)
+        end(leader.pid)
         assert leader.wait(timeout=300) == -signal.SIGKILL
     assert not wait_for_end([forked])
 
 
 def test_of_the_callers_own_session_only_the_process_itself_ends():
     code = (
-        "import subprocess\nfrom sandbox import strays\nended = subprocess.Popen(['sleep', '600'])\n"
-        "strays.end(ended.pid)\nprint(ended.wait())\n"
+        "import subprocess\nfrom sandbox import leftovers\nended = subprocess.Popen(['sleep', '600'])\n"
+        "leftovers.end(ended.pid)\nprint(ended.wait())\n"
     )
     caller = subprocess.run(
         [sys.executable, "-c", code], start_new_session=True, capture_output=True, text=True, timeout=300
@@ -131,13 +132,13 @@ def test_of_the_callers_own_session_only_the_process_itself_ends():
 
 def test_all_children_and_their_orphans_are_ended_and_reaped():
     code = (
-        "import os, subprocess\nfrom sandbox import kernel, strays, watch\nkernel.adopt_orphans()\n"
+        "import os, subprocess\nfrom sandbox import kernel, leftovers, watch\nkernel.adopt_orphans()\n"
         "shell = ['sh', '-c', 'setsid sleep 600 & sleep 600 & echo up; wait']\n"
         "pipes = {'stdout': subprocess.PIPE, 'stderr': subprocess.DEVNULL}\n"
         "for session in (True, False):\n"
         "    started = subprocess.Popen(shell, start_new_session=session, **pipes)\n"
         "    assert started.stdout.readline() == b'up\\n'\n"
-        "strays.end_children()\nprint(watch.children(os.getpid()))\n"
+        "leftovers.end_children()\nprint(watch.children(os.getpid()))\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert ended.stdout == "[]\n", ended.stderr
@@ -217,13 +218,13 @@ def test_processes_in_the_group_of_a_dead_worker_are_ended(tmp_path):
 
 
 def test_a_user_is_known_to_a_namespace_by_its_map():
-    assert users.is_mapped("         0          0 4294967295\n", 61184)
-    assert users.is_mapped("0 1000 1\n1 100000 65536\n", 61184)
-    assert not users.is_mapped("0 1000 1\n", 61184)
+    assert is_mapped("         0          0 4294967295\n", 61184)
+    assert is_mapped("0 1000 1\n1 100000 65536\n", 61184)
+    assert not is_mapped("0 1000 1\n", 61184)
 
 
 def test_each_worker_of_roots_has_a_user_of_its_own():
-    held = [users.claim() for _ in range(3)]
+    held = [claim_user() for _ in range(3)]
     try:
         if os.getuid() != 0:
             assert {user for user, _ in held} == {os.getuid()}

@@ -8,9 +8,8 @@ import pytest
 from asyncrl.commands import main as cli
 from asyncrl.commands import sandbox as command
 from sandbox import frames
-from sandbox.command import LANGUAGES, Command, find_language
+from sandbox.command import LANGUAGES, Command, Limits, find_language, parse_limits
 from sandbox.doctor import gaps
-from sandbox.limits import Limits, parse_limits
 from sandbox.result import Tier
 from sandbox.settings import SandboxSettings
 
@@ -55,10 +54,10 @@ def test_a_command_has_words_without_nul():
 
 
 def test_languages_are_found_by_their_usual_names():
-    assert find_language("C++", LANGUAGES) is LANGUAGES["cpp"]
-    assert find_language("py", LANGUAGES) is LANGUAGES["python"]
+    assert find_language("C++") is LANGUAGES["cpp"]
+    assert find_language("py") is LANGUAGES["python"]
     with pytest.raises(ValueError, match="'cobol' is unknown; expected one of bash, c, cpp, python"):
-        find_language("cobol", LANGUAGES)
+        find_language("cobol")
 
 
 def test_the_unsafe_tier_must_be_asked_for_twice():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from sandbox.limits import Limits, parse_limits
+from sandbox.command import Limits, parse_limits
 from verifiers.contract import check_contract
 from verifiers.group_judge import GroupJudge
 from verifiers.judge import JudgeVerifier

@@ -1,4 +1,4 @@
-"""Runs one program against a task's tests through the Sandbox protocol, and says which passed and why not.
+"""Runs one program against a task's tests in a sandbox, and says which passed and why not.
 
 Each stdin test is a run; all call tests share one run, all assert statements that need a judge one pair of
 boxes. What is expected never leaves the host, except into a judge's box. SandboxError passes through: it says
@@ -15,9 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from sandbox.command import MAX_FILE_BYTES, Command
-from sandbox.limits import Limits
-from sandbox.protocol import Sandbox
+from sandbox.command import MAX_FILE_BYTES, Command, Limits
+from sandbox.pool import SandboxPool
 from sandbox.result import Result, SandboxError, Status
 from verifiers.code import match, values
 from verifiers.code.compare import same_output
@@ -127,17 +126,19 @@ def _with_room(command: Command) -> Command:
     return replace(command, limits=replace(command.limits, disk_bytes=disk_bytes))
 
 
-async def _run(sandbox: Sandbox, command: Command) -> Result:
+async def _run(sandbox: SandboxPool, command: Command) -> Result:
     return _checked(await sandbox.run(_with_room(command)))
 
 
-async def _build(sandbox: Sandbox, source: str, lang: str, limits: Limits, fresh: bool) -> Command | Result:
+async def _build(
+    sandbox: SandboxPool, source: str, lang: str, limits: Limits, fresh: bool
+) -> Command | Result:
     built = await sandbox.build(source, lang=lang, limits=limits, fresh=fresh)
     return _checked(built) if isinstance(built, Result) else built
 
 
 async def _accepts(
-    sandbox: Sandbox, checker: Checker, test: StdinTest, output: bytes, limits: Limits
+    sandbox: SandboxPool, checker: Checker, test: StdinTest, output: bytes, limits: Limits
 ) -> TestOutcome:
     """The checker's word on an output, in a box of its own that never held the program."""
     if len(output) > MAX_FILE_BYTES:
@@ -163,7 +164,7 @@ async def _prints(test: StdinTest, output: bytes, rules: Rules) -> bool:
 
 
 async def grade_stdin(
-    sandbox: Sandbox, program: Command, tests: Sequence[StdinTest], reference: CodeReference, rules: Rules
+    sandbox: SandboxPool, program: Command, tests: Sequence[StdinTest], reference: CodeReference, rules: Rules
 ) -> list[TestOutcome]:
     """Outcomes of the tests, in order; fewer when stopped early."""
     outcomes = []
@@ -239,7 +240,7 @@ def _judge_calls(tests: Sequence[CallTest], lines: Sequence[bytes], rules: Rules
 
 
 async def grade_calls(
-    sandbox: Sandbox, source: str, tests: Sequence[CallTest], limits: Limits, rules: Rules
+    sandbox: SandboxPool, source: str, tests: Sequence[CallTest], limits: Limits, rules: Rules
 ) -> list[TestOutcome]:
     """Outcomes of all calls, made one after the other in one run, each on the program as freshly loaded."""
     request: CallsRequest = {"program": source, "calls": [test.request() for test in tests]}
@@ -255,7 +256,7 @@ async def grade_calls(
 
 
 async def grade_asserts(
-    sandbox: Sandbox, source: str, tests: Sequence[AssertTest], limits: Limits, rules: Rules
+    sandbox: SandboxPool, source: str, tests: Sequence[AssertTest], limits: Limits, rules: Rules
 ) -> list[TestOutcome]:
     """Outcomes of the statements, run by a judge in a second box that asks the program's box."""
     is_about_output = any("stdout" in test.source or "capsys" in test.source for test in tests)
@@ -279,7 +280,7 @@ async def grade_asserts(
 
 
 async def grade(
-    sandbox: Sandbox, source: str, reference: CodeReference, rules: Rules
+    sandbox: SandboxPool, source: str, reference: CodeReference, rules: Rules
 ) -> tuple[list[TestOutcome], Result | None]:
     """(outcomes of the tests that were run, the compiler's refusal if there was one)."""
     stdin_tests = [test for test in reference.tests if isinstance(test, StdinTest)]

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from sandbox.command import LANGUAGES, find_language
-from sandbox.limits import Limits, parse_limits
+from sandbox.command import LANGUAGES, Limits, find_language, parse_limits
 from verifiers import strict_json
 from verifiers.code.compare import WHITESPACE, same_output
 from verifiers.code.names import KNOWN, complaint, free_names, judges, program_names, queries_result
@@ -339,7 +338,7 @@ def _parse_checker(raw: Any) -> Checker | None:
     if not isinstance(raw, dict) or not isinstance(raw.get("source"), str) or set(raw) - {"source", "lang"}:
         raise ValueError(f"checker is {raw!r}; expected an object with source and, if it is not Python, lang")
     lang = raw.get("lang", "python")
-    find_language(lang, LANGUAGES)
+    find_language(lang)
     return Checker(raw["source"], lang)
 
 
@@ -390,7 +389,7 @@ def parse_code_reference(
     chosen = raw.get("lang") or lang
     if not isinstance(chosen, str):
         raise ValueError(f"lang is {chosen!r}; expected one of {', '.join(sorted(LANGUAGES))}")
-    language = find_language(chosen, LANGUAGES)
+    language = find_language(chosen)
     name = next(key for key, value in LANGUAGES.items() if value is language)
     if name != "python" and not all(isinstance(test, StdinTest) for test in parsed):
         raise ValueError(

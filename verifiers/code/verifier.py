@@ -9,11 +9,10 @@ import time
 from collections.abc import Hashable
 from typing import Annotated, Any
 
-from sandbox.limits import MEBIBYTE, Limits, parse_limits
-from sandbox.own_groups import available_cores
-from sandbox.protocol import Sandbox
+from sandbox.cgroup import available_cores
+from sandbox.command import MEBIBYTE, Limits, parse_limits
+from sandbox.pool import SandboxPool, SandboxService
 from sandbox.result import Result, SandboxError, Status
-from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings
 from verifiers.code.compare import Whitespace
 from verifiers.code.extract import MAX_PROGRAM_CHARACTERS, extract_program
@@ -57,7 +56,7 @@ class CodeVerifier:
         self._tolerance = float_tolerance
         self._whitespace = whitespace
         self._fresh = fresh
-        self._sandbox: Sandbox | None = sandbox
+        self._sandbox: SandboxPool | None = sandbox
         settings = SandboxSettings(
             workers=workers or available_cores(), packages=packages, allow_unsafe=allow_unsafe
         )
@@ -97,11 +96,11 @@ class CodeVerifier:
         """Ends the verifier's own sandbox; it would end with the process anyway."""
         self._service.close()
 
-    async def _verify(self, sandbox: Sandbox, response: str, reference: CodeReference) -> Verdict:
+    async def _verify(self, sandbox: SandboxPool, response: str, reference: CodeReference) -> Verdict:
         # A program may print, raise and be text that is no Unicode.
         return storable_verdict(await self._grade(sandbox, response, reference))
 
-    async def _grade(self, sandbox: Sandbox, response: str, reference: CodeReference) -> Verdict:
+    async def _grade(self, sandbox: SandboxPool, response: str, reference: CodeReference) -> Verdict:
         source = extract_program(response, reference.lang, reference.names)
         if source is None:
             return Verdict(Outcome.NO_ANSWER, 0.0, detail="The response holds no program.")
@@ -131,7 +130,7 @@ class CodeVerifier:
         return _verdict(outcomes, len(reference.tests), scoring, source, seconds)
 
 
-async def _run_one(sandbox: Sandbox) -> None:
+async def _run_one(sandbox: SandboxPool) -> None:
     command = await sandbox.build("print('up')", lang="python", limits=Limits())
     result = command if isinstance(command, Result) else await sandbox.run(command)
     if result.status is not Status.OK:

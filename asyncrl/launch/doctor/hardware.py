@@ -13,7 +13,7 @@ from pathlib import Path
 
 from asyncrl.launch.doctor.probe import Finding, broken, lost, ok
 from asyncrl.system.machine import BFLOAT16_FLAGS, CPUINFO, MachineMemory, cpu_flags, machine_memory
-from sandbox.own_groups import MOUNTED, OWN, available_cores
+from sandbox.cgroup import MOUNTED, OWN, available_cores
 
 SHARED_MEMORY = Path("/dev/shm")
 AMX_FLAGS = ("amx_bf16", "amx_tile", "amx_int8")

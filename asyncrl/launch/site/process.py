@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from asyncrl.system.paths import search_path
-from sandbox.process import die_with_parent
+from sandbox.kernel import die_with_parent
 
 
 class ChildProcess:

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sandbox import kernel, landlock
-from sandbox.process import die_with_parent, no_core_file
+from sandbox.kernel import die_with_parent, no_core_file
 
 CANNOT_START = 127
 """Exit code where the program cannot be started, as a shell has it."""

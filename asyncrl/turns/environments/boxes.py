@@ -20,7 +20,7 @@ from pathlib import PurePosixPath
 from typing import Protocol
 
 from asyncrl.turns.replies import without_middle
-from sandbox.limits import MEBIBYTE
+from sandbox.command import MEBIBYTE
 from sandbox.result import SandboxError
 from sandbox.session import Session, SessionLimits, SessionResult
 

@@ -8,8 +8,8 @@ import re
 from typing import Annotated
 
 from asyncrl.turns.environment import EnvironmentUnavailable, Recovery
+from sandbox.command import MEBIBYTE
 from sandbox.interpreter import find_interpreter
-from sandbox.limits import MEBIBYTE
 from sandbox.result import SandboxError
 from sandbox.session import Session, SessionLimits, SessionResult
 from sandbox.settings import SandboxSettings

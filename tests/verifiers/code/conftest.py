@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.service import SandboxService
+from sandbox.pool import SandboxService
 from sandbox.settings import SandboxSettings
 from verifiers.code.verifier import CodeVerifier
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.limits import Limits
+from sandbox.command import Limits
 from verifiers.code import compare, match, tests, values
 from verifiers.code.compare import same_output
 from verifiers.code.extract import extract_program

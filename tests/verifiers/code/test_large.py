@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from sandbox.command import Command
-from sandbox.limits import Limits
+from sandbox.command import Command, Limits
 from sandbox.result import Result, SandboxError, Status
 from verifiers.code.verifier import CodeVerifier
 from verifiers.pool import VerifierPool

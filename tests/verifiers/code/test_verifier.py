@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.pool import SandboxService
 from sandbox.result import Result, SandboxError, Status
-from sandbox.service import SandboxService
 from sandbox.settings import SandboxSettings
 from verifiers.code.stubs import stubs
 from verifiers.code.verifier import CodeVerifier
