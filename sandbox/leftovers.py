@@ -60,7 +60,7 @@ def _end_processes(directory: Path) -> None:
                 end(int(pid))
 
 
-def _sweep_groups(hierarchies: list[cgroup.Hierarchy]) -> bool:
+def sweep_groups(hierarchies: list[cgroup.Hierarchy]) -> bool:
     """Removes the groups of workers that are gone, and ends what still runs in them.
 
     Whether none is left: the kernel keeps a group for a moment after its last process."""
@@ -85,7 +85,7 @@ def sweep(temporary: str, hierarchies: list[cgroup.Hierarchy], *, attempts: int 
     for attempt in range(attempts):
         if attempt:
             select.select([], [], [], _PATIENCE_SECONDS)
-        gone = _sweep_groups(hierarchies)
+        gone = sweep_groups(hierarchies)
         for path in Path(temporary).glob(f"{cgroup.PREFIX}*-*"):
             with contextlib.suppress(OSError):
                 gone = _remove_unlocked(str(path)) and gone

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.cgroup import Cgroup, Hierarchy, available_cores, find_hierarchies
-from sandbox.leftovers import sweep
+from sandbox.leftovers import sweep_groups
 
 BOTH = frozenset({"memory", "pids"})
 
@@ -70,7 +70,7 @@ def test_groups_of_the_dead_are_swept_and_of_the_living_kept(tmp_path):
     for pid in (os.getpid(), 2**30):
         (tmp_path / f"asyncrl-sandbox-{pid}").mkdir()
     (tmp_path / "someone-elses").mkdir()
-    sweep(str(tmp_path / "none"), [Hierarchy(BOTH, 2, tmp_path)])
+    sweep_groups([Hierarchy(BOTH, 2, tmp_path)])
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         f"asyncrl-sandbox-{os.getpid()}",
         "someone-elses",

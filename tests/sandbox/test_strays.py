@@ -208,7 +208,7 @@ def test_processes_in_the_group_of_a_dead_worker_are_ended(tmp_path):
     (living / "cgroup.procs").write_text(f"{kept.pid}\n")
     try:
         home = cgroup.Hierarchy(frozenset({"memory"}), 1, tmp_path)
-        assert not cgroup.sweep([home])
+        assert not leftovers.sweep_groups([home])
         assert left.wait(timeout=300) == -9
         assert kept.poll() is None
     finally:
