@@ -13,7 +13,7 @@ import psutil
 import pytest
 from fakes.processes import children_in_order, descendants, kill, wait_for_end
 
-from sandbox import cgroup, watch
+from sandbox import cgroup, leftovers, watch
 from sandbox.command import Limits
 from sandbox.interpreter import find_interpreter
 from sandbox.pool import SandboxPool, SandboxService
@@ -242,7 +242,7 @@ def assert_groups_are_gone(before, *, sweeps=False):
     deadline = time.monotonic() + 300
     while groups() - before and time.monotonic() < deadline:
         if sweeps:
-            cgroup.sweep(cgroup.this_machine())
+            leftovers.sweep_groups(cgroup.this_machine())
         time.sleep(0.02)
     assert not groups() - before
 
