@@ -7,7 +7,7 @@ conversation of its own, one that is right where that is wrong: to agree is righ
 import asyncio
 import re
 
-from asyncrl.examples.corpus import OFFSETS
+from asyncrl.examples.rows import OFFSETS
 from asyncrl.rollout.agents.task import AgentTask
 
 

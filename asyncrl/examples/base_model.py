@@ -20,8 +20,16 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
 
-from asyncrl.examples.corpus import Example
-from asyncrl.examples.rows import BOS_ID, EOS_ID, PAD_ID, VOCABULARY, Pretraining, Progress, write_tokenizer
+from asyncrl.examples.rows import (
+    BOS_ID,
+    EOS_ID,
+    PAD_ID,
+    VOCABULARY,
+    Example,
+    Pretraining,
+    Progress,
+    write_tokenizer,
+)
 
 Row = tuple[list[int], list[bool]]
 """The ids of an example, end of text included, and which of them are learned."""
@@ -41,8 +49,10 @@ def make_base_model(
     *,
     max_position_embeddings: int = 256,
     hidden_size: int = 128,
+    chat_template: str = "",
 ) -> None:
-    """Trains a new model on `examples`, in their order, and writes weights and tokenizer into `folder`.
+    """Trains a new model on `examples`, in their order. Writes weights, tokenizer and a chat template, if there
+    is one, into `folder`.
 
     On one thread, or as many as OMP_NUM_THREADS says: these models are so small that threads mostly wait for
     each other, on a busy machine for most of the time.
@@ -54,11 +64,18 @@ def make_base_model(
     model = build_model(
         max_position_embeddings, num_tokens=tokenizer.get_vocab_size(), hidden_size=hidden_size
     )
-    pretrain(model, batches, settings, progress)
+    optimizers = build_optimizers(
+        model, matrix_learning_rate=settings.matrix_learning_rate, learning_rate=settings.learning_rate
+    )
+    progress("base model", 0, len(batches))
+    for step, _ in enumerate(train_model(model, batches, optimizers), start=1):
+        progress("base model", step, len(batches))
     # The caller draws the only bar; transformers would draw one more, of one file.
     transformers.utils.logging.disable_progress_bar()
     model.save_pretrained(folder)
     write_tokenizer(folder, tokenizer)
+    if chat_template:
+        (folder / "chat_template.jinja").write_text(chat_template, encoding="utf-8")
 
 
 def build_model(
@@ -91,18 +108,6 @@ def make_batches(
     rows = [_encode(tokenizer, example) for example in examples]
     starts = range(0, len(rows), examples_per_batch)
     return [_split(rows[start : start + examples_per_batch]) for start in starts]
-
-
-def pretrain(
-    model: Qwen3ForCausalLM, batches: list[Batch], settings: Pretraining, progress: Progress
-) -> None:
-    """Trains on each batch once, in order."""
-    optimizers = build_optimizers(
-        model, matrix_learning_rate=settings.matrix_learning_rate, learning_rate=settings.learning_rate
-    )
-    progress("base model", 0, len(batches))
-    for step, _ in enumerate(train_model(model, batches, optimizers), start=1):
-        progress("base model", step, len(batches))
 
 
 def build_optimizers(

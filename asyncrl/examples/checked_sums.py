@@ -11,18 +11,21 @@ from random import Random
 from typing import Any
 
 from asyncrl.examples.agent_roles import wrong_sums
-from asyncrl.examples.arithmetic import Terms, work_addition
-from asyncrl.examples.corpus import Example, Mix, draw_examples
 from asyncrl.examples.rows import (
+    Example,
+    Mix,
     Pretraining,
     Problem,
     Progress,
+    Terms,
     build_tokenizer,
+    draw_examples,
     draw_problems,
     parse_options,
     problem_of,
     prompt_of,
     row_of,
+    work_addition,
     write_rows,
 )
 from asyncrl.examples.tool_sums import TEMPLATE
@@ -57,9 +60,14 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     write_rows(folder / "heldout.jsonl", map(row_of, heldout))
     corpus = draw_corpus(settings, without=set(map(problem_of, heldout)))
     make_base_model(
-        folder / "model", build_tokenizer(), corpus, settings, progress, max_position_embeddings=128
+        folder / "model",
+        build_tokenizer(),
+        corpus,
+        settings,
+        progress,
+        max_position_embeddings=128,
+        chat_template=TEMPLATE,
     )
-    (folder / "model" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
 
 
 def draw_sum(random: Random) -> Terms:

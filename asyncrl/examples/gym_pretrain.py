@@ -13,13 +13,13 @@ from tokenizers import Tokenizer
 
 from asyncrl.data.gym import gym_rows
 from asyncrl.errors import InputError
-from asyncrl.examples.arithmetic import Terms
-from asyncrl.examples.corpus import Example
 from asyncrl.examples.ready_made import copy_model
 from asyncrl.examples.rows import (
     SPECIAL,
+    Example,
     Pretraining,
     Progress,
+    Terms,
     parse_options,
     split_tokenizer,
     write_tokenizer,

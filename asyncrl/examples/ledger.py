@@ -13,8 +13,15 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from asyncrl.examples.corpus import Example
-from asyncrl.examples.rows import SPECIAL, Pretraining, Progress, parse_options, split_tokenizer, write_rows
+from asyncrl.examples.rows import (
+    SPECIAL,
+    Example,
+    Pretraining,
+    Progress,
+    parse_options,
+    split_tokenizer,
+    write_rows,
+)
 from asyncrl.recipe.sections.section import Fraction, Positive
 from asyncrl.turns.environment import End, Observation
 from asyncrl.turns.summaries import INTRODUCTION
@@ -78,9 +85,14 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
     write_rows(folder / "heldout.jsonl", rows[settings.num_train :])
     corpus = draw_corpus(settings)
     make_base_model(
-        folder / "model", build_tokenizer(), corpus, settings, progress, max_position_embeddings=128
+        folder / "model",
+        build_tokenizer(),
+        corpus,
+        settings,
+        progress,
+        max_position_embeddings=128,
+        chat_template=TEMPLATE,
     )
-    (folder / "model" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
 
 
 def build_tokenizer() -> Tokenizer:

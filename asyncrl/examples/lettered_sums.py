@@ -19,10 +19,10 @@ from pydantic import Field
 from tokenizers import Tokenizer
 
 from asyncrl.examples.base_model import make_base_model
-from asyncrl.examples.corpus import Example
 from asyncrl.examples.rows import (
     SPECIAL,
     DataRow,
+    Example,
     Pretraining,
     Progress,
     parse_options,

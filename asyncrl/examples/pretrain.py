@@ -3,7 +3,7 @@
 Loads torch only where the base model has to be trained.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
@@ -12,19 +12,25 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from asyncrl.examples.arithmetic import Terms, draw_addition, read_columns, work_addition
-from asyncrl.examples.corpus import Example, Mix, Work, draw_examples
 from asyncrl.examples.ready_made import copy_model
 from asyncrl.examples.rows import (
     Draw,
+    Example,
+    Mix,
     Pretraining,
     Progress,
+    Terms,
+    Work,
     build_tokenizer,
+    draw_addition,
+    draw_examples,
     draw_problems,
     parse_options,
     problem_of,
     prompt_of,
+    read_columns,
     row_of,
+    work_addition,
     write_rows,
     write_tokenizer,
 )
@@ -171,3 +177,10 @@ def draw_corpus(settings: SumsOptions, heldout: Iterable[Terms]) -> Iterator[Exa
         seed=settings.seed + 1,
         without={problem_of(terms) for terms in heldout},
     )
+
+
+def with_working(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The row {"prompt": "347+85=", ...} with its "response". Raises ValueError for another prompt."""
+    first, second = row["prompt"].removesuffix("=").split("+")
+    working, total = work_addition((int(first), int(second)), Random(0), 0.0)
+    return {**row, "response": f"<think>{working}</think>\\boxed{{{total}}}"}

@@ -1,7 +1,13 @@
-"""Parts that all examples share: options, data files of a task, the tokenizer."""
+"""Parts that all examples share: additions and how one works them, data files of a task, the tokenizer, the
+noisy pre-training text of a sum task.
+
+The text is mostly direct answers, often wrong; some are worked. A base model trained on it knows both ways of
+answering and prefers the bad one, which reinforcement learning can fix. No torch.
+"""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, NotRequired, TypedDict, TypeVar
@@ -14,8 +20,68 @@ from tokenizers.pre_tokenizers import Split
 from tokenizers.processors import TemplateProcessing
 
 from asyncrl.errors import InputError
-from asyncrl.examples.arithmetic import Terms
 from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
+
+Terms = tuple[int, ...]
+"""Numbers to add, in the order of the prompt."""
+
+
+def draw_addition(random: Random) -> Terms:
+    """Two numbers, each of 2, 3 or 4 digits with equal chance, independently."""
+    return _draw_number(random), _draw_number(random)
+
+
+def work_addition(terms: Terms, random: Random, noise: float) -> tuple[str, int]:
+    """The working of `terms` and the sum it comes to: "7+5+0=12;4+8+1=13;3+0+1=4", 432.
+
+    A column reads digit+digit+carry=column sum; a column's digit and carry are taken from the column sum
+    as it is written. So each step that `noise` (a probability) puts off by one makes the result wrong,
+    and the text is consistent with the result all the same.
+    """
+    columns = add_columns(terms[0], terms[1], random, noise)
+    first, second = digits_from_right(terms[0]), digits_from_right(terms[1])
+    carries = [0, *(column // 10 for column in columns)]
+    steps = [
+        f"{_digit(first, place)}+{_digit(second, place)}+{carries[place]}={column}"
+        for place, column in enumerate(columns)
+    ]
+    return ";".join(steps), read_columns(columns)
+
+
+def add_columns(first: int, second: int, random: Random, noise: float) -> list[int]:
+    """Column sums from the right, carry included; each is off by one with probability `noise`."""
+    one, other = digits_from_right(first), digits_from_right(second)
+    columns: list[int] = []
+    for place in range(max(len(one), len(other))):
+        carry = columns[-1] // 10 if columns else 0
+        column = _digit(one, place) + _digit(other, place) + carry
+        if random.random() < noise:
+            # A zero can only be off upwards: a negative column has no digit and no carry.
+            column += random.choice([-1, 1]) if column else 1
+        columns.append(column)
+    return columns
+
+
+def read_columns(columns: list[int]) -> int:
+    """The number that column sums from the right stand for, last carry included: [12, 13, 4] -> 432."""
+    total = columns[-1]
+    for column in reversed(columns[:-1]):
+        total = total * 10 + column % 10
+    return total
+
+
+def digits_from_right(number: int) -> list[int]:
+    return [int(digit) for digit in reversed(str(number))]
+
+
+def _digit(digits: list[int], place: int) -> int:
+    return digits[place] if place < len(digits) else 0
+
+
+def _draw_number(random: Random) -> int:
+    num_digits = random.choice([2, 3, 4])
+    return random.randrange(10 ** (num_digits - 1), 10**num_digits)
+
 
 Progress = Callable[[str, int, int], None]
 """(stage, done, total), called often enough for a bar."""
@@ -132,3 +198,60 @@ def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> None:
     }
     for name, content in [("tokenizer_config", configuration), ("special_tokens_map", special)]:
         (folder / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+Work = Callable[[Terms, Random, float], tuple[str, int]]
+"""(terms, random, noise) -> the working and the sum it comes to."""
+OFFSETS = (-100, -10, -1, 1, 10, 100)
+"""How far a wrong direct answer is off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Make-up of the corpus, as probabilities."""
+
+    direct: float = 0.75
+    """An answer without working; the others are worked inside <think>."""
+    wrong: float = 0.5
+    """A direct answer is off by 1, 10 or 100."""
+    noise: float = 0.03
+    """A step of a working is off by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    terms: Terms
+    prompt: str
+    response: str
+    observed: str = ""
+    """The part of the response that a tool writes: context, which is not learned."""
+
+
+def draw_examples(
+    draw: Draw,
+    work: Work,
+    *,
+    mix: Mix,
+    count: int,
+    seed: int,
+    without: Collection[Problem],
+    write_prompt: Callable[[Terms], str] = prompt_of,
+) -> Iterator[Example]:
+    """`count` examples, none of a problem in `without`; the same seed gives the same ones."""
+    random = Random(seed)
+    for _ in range(count):
+        terms = draw(random)
+        while problem_of(terms) in without:
+            terms = draw(random)
+        yield Example(terms, write_prompt(terms), _respond(terms, work, mix, random))
+
+
+def _respond(terms: Terms, work: Work, mix: Mix, random: Random) -> str:
+    if random.random() < mix.direct:
+        total = sum(terms)
+        if random.random() < mix.wrong:
+            # No sum is negative, and an answer that is would be known as wrong without adding.
+            total += random.choice([offset for offset in OFFSETS if total + offset > 0])
+        return f"\\boxed{{{total}}}"
+    working, total = work(terms, random, mix.noise)
+    return f"<think>{working}</think>\\boxed{{{total}}}"

@@ -13,14 +13,14 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from asyncrl.examples.arithmetic import Terms
 from asyncrl.examples.base_model import make_base_model
-from asyncrl.examples.corpus import Example
 from asyncrl.examples.rows import (
     SPECIAL,
+    Example,
     Pretraining,
     Problem,
     Progress,
+    Terms,
     draw_problems,
     parse_options,
     problem_of,
@@ -76,9 +76,14 @@ def prepare(folder: Path, progress: Progress, **options: Any) -> None:
         heldout.update(map(problem_of, problems[settings.num_train :]))
     corpus = draw_corpus(settings, without=heldout)
     make_base_model(
-        folder / "model", build_tokenizer(), corpus, settings, progress, max_position_embeddings=128
+        folder / "model",
+        build_tokenizer(),
+        corpus,
+        settings,
+        progress,
+        max_position_embeddings=128,
+        chat_template=TEMPLATE,
     )
-    (folder / "model" / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")
 
 
 def build_tokenizer() -> Tokenizer:

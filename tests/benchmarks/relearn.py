@@ -24,8 +24,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from asyncrl.examples.arithmetic import draw_addition, work_addition
-from asyncrl.examples.rows import EOS_ID, prompt_of
+from asyncrl.examples.rows import EOS_ID, draw_addition, prompt_of, work_addition
 from asyncrl.journal.batches import load_batch
 from asyncrl.journal.reader import JournalReader
 from asyncrl.model.folder import check_model_folder

@@ -4,10 +4,17 @@ import pytest
 import safetensors.torch
 import torch
 
-from asyncrl.examples.arithmetic import draw_addition, work_addition
 from asyncrl.examples.base_model import orthogonalise
-from asyncrl.examples.corpus import Mix, draw_examples
-from asyncrl.examples.rows import EOS_ID, PAD_ID, Pretraining, build_tokenizer
+from asyncrl.examples.rows import (
+    EOS_ID,
+    PAD_ID,
+    Mix,
+    Pretraining,
+    build_tokenizer,
+    draw_addition,
+    draw_examples,
+    work_addition,
+)
 from asyncrl.model.unsampled import find_unsampled
 
 

@@ -4,8 +4,7 @@ from random import Random
 
 import pytest
 
-from asyncrl.examples.code_tasks import (
-    NO_BUGS,
+from asyncrl.examples.code_pretrain import (
     Bugs,
     CodeTask,
     answer,
@@ -15,6 +14,7 @@ from asyncrl.examples.code_tasks import (
     write_program,
 )
 
+NO_BUGS = Bugs(0.0, 0.0, 0.0, 0.0)
 ALL = draw_tasks(count=1827, seed=0)
 
 

@@ -7,17 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.errors import InputError
-from asyncrl.examples.countdown import Game
-from asyncrl.examples.search_report import by_group, read_trained, split, table
-from asyncrl.examples.search_steps import (
+from asyncrl.examples.countdown_pretrain import Game
+from asyncrl.examples.search_report import (
     COMPARISONS,
     Comparison,
     Equation,
     Response,
     SearchSteps,
     Unread,
+    by_group,
     count_steps,
     read_response,
+    read_trained,
+    split,
+    table,
     total,
     write_response,
 )
