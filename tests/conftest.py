@@ -109,7 +109,7 @@ HEAVY = (
     # Functions drawn by the hundred, and pilots of as many groups.
     *("verifiers/math/test_points.py", "verifiers/math/test_spellings.py", "rollout/test_adaptive.py"),
     # Each loads reasoning-gym in processes of its own.
-    *("data/test_gym.py", "verifiers/gym", "examples/test_gym_pretrain.py"),
+    *("data/test_gym.py", "verifiers/test_gym.py", "examples/test_gym_pretrain.py"),
 )
 """Files and folders that `make quick` leaves out."""
 TYPICAL = (

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from verifiers.choice import ChoiceReference
-from verifiers.code.stubs import stubs
 from verifiers.code.tests import CodeReference
-from verifiers.gym.verifier import GymReference, own_response
+from verifiers.code.verifier import stubs
+from verifiers.gym import GymReference, own_response
 from verifiers.math.answer import plain_number
 from verifiers.math.verifier import MathReference
 from verifiers.pool import VerifierPool

@@ -42,7 +42,7 @@ BUILT_IN = {
     "group_judge": "verifiers.group_judge:GroupJudge",
     "reward_model": "verifiers.reward_model:RewardModelVerifier",
     "weighted": "verifiers.weighted:WeightedVerifier",
-    "gym": "verifiers.gym.verifier:GymVerifier",
+    "gym": "verifiers.gym:GymVerifier",
     "code": "verifiers.code.verifier:CodeVerifier",
 }
 JUDGED = ["response", "reference"]

@@ -20,7 +20,7 @@ from asyncrl.recipe import Data, Evaluation, Source
 from asyncrl.recipe.markers import GYM_ROWS, marked, value_at
 from asyncrl.system.places import cache_folder
 from sandbox.cgroup import available_cores
-from verifiers.gym.datasets import installed_version
+from verifiers.gym import installed_version
 
 _TASKS_PER_PROCESS = 250
 _MAX_PROCESSES = 8

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox.kernel import die_with_parent
-from verifiers.gym.datasets import Dataset, build_dataset, may_be_scored
-from verifiers.gym.entries import written_entry
+from verifiers.gym import Dataset, build_dataset, may_be_scored, written_entry
 
 REFUSED = 2
 """Exit code where the request cannot be met, by the user's mistake; standard error says why."""

@@ -51,8 +51,8 @@ def make_base_model(
     hidden_size: int = 128,
     chat_template: str = "",
 ) -> None:
-    """Trains a new model on `examples`, in their order. Writes weights, tokenizer and a chat template, if there
-    is one, into `folder`.
+    """Trains a new model on `examples`, in their order. Writes weights, tokenizer and a chat template
+    that is not empty into `folder`.
 
     On one thread, or as many as OMP_NUM_THREADS says: these models are so small that threads mostly wait for
     each other, on a busy machine for most of the time.

@@ -17,7 +17,7 @@ from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Verifying
 from asyncrl.tasks.verifier_cache import GoldExample, VerifierCache
 from verifiers.attempt import waited, waited_group
-from verifiers.gym.verifier import GymReference, own_response
+from verifiers.gym import GymReference, own_response
 from verifiers.judgement import Judgement, Limit, is_group_wise, judges_alone, min_responses
 from verifiers.own import Gold, is_built_in
 from verifiers.pool import VerifierPool

@@ -16,7 +16,7 @@ from asyncrl.examples.gym_pretrain import draw_answers, terms_of, work_chain_sum
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
-from verifiers.gym.datasets import build_dataset
+from verifiers.gym import build_dataset
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "r1_zero_reasoning_cpu.yaml"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asyncrl.data.gym_process import Request, make_row
-from verifiers.gym.datasets import build_dataset
+from verifiers.gym import build_dataset
 
 NEEDS_GYM = pytest.mark.skipif(
     find_spec("reasoning_gym") is None, reason="needs reasoning-gym: `make setup GYM=1`"

@@ -18,10 +18,10 @@ from typing import Any, Literal
 from sandbox.command import MAX_FILE_BYTES, Command, Limits
 from sandbox.pool import SandboxPool
 from sandbox.result import Result, SandboxError, Status
-from verifiers.code import match, values
+from verifiers.code import compare, values
 from verifiers.code.compare import same_output
 from verifiers.code.judge import TestsRequest
-from verifiers.code.program_main import CallsRequest, JudgeRequest
+from verifiers.code.program import CallsRequest, JudgeRequest
 from verifiers.code.tests import AssertTest, CallTest, Checker, CodeReference, StdinTest
 
 # Compiled here: compiling them in every box would take as long as all the rest of a run. A box whose Python
@@ -47,9 +47,9 @@ sys.meta_path.insert(0, Finder())
 __import__(entry)
 sys.modules[entry].main()
 """
-Entry = Literal["program_main", "judge"]
+Entry = Literal["program", "judge"]
 _MODULES: dict[Entry, tuple[str, ...]] = {
-    "program_main": ("program_main", "program", "values", "forms", "server"),
+    "program": ("program", "values", "forms", "server"),
     "judge": ("judge", "values", "forms", "names", "link", "reference", "pytest_stand_in"),
 }
 _PACKAGES = ("verifiers", "verifiers.code")
@@ -157,10 +157,10 @@ async def _accepts(
 
 
 async def _prints(test: StdinTest, output: bytes, rules: Rules) -> bool:
-    compare = functools.partial(same_output, whitespace=rules.whitespace, tolerance=rules.tolerance)
+    same = functools.partial(same_output, whitespace=rules.whitespace, tolerance=rules.tolerance)
     if len(output) + len(test.stdout) <= _QUICK_BYTES:
-        return compare(test.stdout, output)
-    return await asyncio.to_thread(compare, test.stdout, output)
+        return same(test.stdout, output)
+    return await asyncio.to_thread(same, test.stdout, output)
 
 
 async def grade_stdin(
@@ -197,23 +197,23 @@ def _holds(test: CallTest, expected: Any, form: Any, tolerance: float) -> bool:
         case "any":
             return True
         case "same":
-            return match.same_value(expected, form, tolerance=tolerance)
+            return compare.same_value(expected, form, tolerance=tolerance)
         case "equal":
-            return match.equal_value(expected, form)
+            return compare.equal_value(expected, form)
         case "identical":
             # None or a boolean, which are their own forms.
             return form is expected
         case "true":
-            return match.is_true(form)
+            return compare.is_true(form)
         case _:
-            return not match.is_true(form)
+            return not compare.is_true(form)
 
 
 def _judge_call(test: CallTest, line: bytes, tolerance: float, whitespace: str = "lines") -> TestOutcome:
     try:
         expected = values.encode(test.expected)
         due = expected if test.stdout is None else ["l", [expected, test.stdout]]
-        refusal = match.refusal(line, due, for_truth=test.relation in ("true", "false"))
+        refusal = compare.refusal(line, due, for_truth=test.relation in ("true", "false"))
         if refusal:
             return TestOutcome(False, f"{test.source[:80]} gave {refusal}")
         report = values.loads(line)
@@ -228,7 +228,7 @@ def _judge_call(test: CallTest, line: bytes, tolerance: float, whitespace: str =
                 return TestOutcome(False, why)
         if _holds(test, expected, form, tolerance):
             return TestOutcome(True)
-        given, due = match.shown(form), match.shown(expected)
+        given, due = compare.shown(form), compare.shown(expected)
         return TestOutcome(False, f"{test.source[:80]} gave {given}, expected {due}")
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
         return TestOutcome(False, f"{test.source[:80]}: no usable value: {str(error)[:200]}")
@@ -244,7 +244,7 @@ async def grade_calls(
 ) -> list[TestOutcome]:
     """Outcomes of all calls, made one after the other in one run, each on the program as freshly loaded."""
     request: CallsRequest = {"program": source, "calls": [test.request() for test in tests]}
-    result = await _run(sandbox, _harness("program_main", request, limits, rules.fresh))
+    result = await _run(sandbox, _harness("program", request, limits, rules.fresh))
     # What follows the last report, or is no whole line, is no report.
     lines = result.stdout.split(b"\n", len(tests))[:-1]
     if len(result.stdout) <= _QUICK_BYTES:
@@ -261,7 +261,7 @@ async def grade_asserts(
     """Outcomes of the statements, run by a judge in a second box that asks the program's box."""
     is_about_output = any("stdout" in test.source or "capsys" in test.source for test in tests)
     served: JudgeRequest = {"program": source, "tests": len(tests), "capture": is_about_output}
-    program = _harness("program_main", served, limits, rules.fresh)
+    program = _harness("program", served, limits, rules.fresh)
     request: TestsRequest = {"tests": [test.source for test in tests], "early_stop": rules.early_stop}
     judge = _harness("judge", request, limits, False)
     played, judged = await sandbox.run_linked(_with_room(program), _with_room(judge))

@@ -1,4 +1,4 @@
-"""Serves a judge's operations on the program's objects, in the program's box (program_main.py). Objects stay
+"""Serves a judge's operations on the program's objects, in the program's box (program.py). Objects stay
 here; numbers travel.
 
 Whatever it says is the program's word: the judge decodes it as data, and decides alone."""

@@ -12,7 +12,7 @@ from sandbox.command import LANGUAGES, Limits, find_language, parse_limits
 from verifiers import strict_json
 from verifiers.code.compare import WHITESPACE, same_output
 from verifiers.code.names import KNOWN, complaint, free_names, judges, program_names, queries_result
-from verifiers.code.program_main import Call
+from verifiers.code.program import Call
 from verifiers.golds import missing_inside
 
 

@@ -2,7 +2,7 @@
 
 Decoding builds plain data only: no class is looked up, no code runs, depth and size are bounded. It still
 hashes what the program chose, so containers are decoded in the sandbox alone; the host compares encoded
-forms (match.py). Imported on the host and, by file, in the sandbox (program_main.py, judge.py), so
+forms (compare.py). Imported on the host and, by file, in the sandbox (program.py, judge.py), so
 it needs the standard library only."""
 
 import json

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 from asyncrl.turns.environment import End, Observation, Recovery
 from verifiers.extract import Think
-from verifiers.gym.datasets import import_package
-from verifiers.gym.verifier import GymReference, GymVerifier
+from verifiers.gym import GymReference, GymVerifier, import_package
 from verifiers.plugins import Bounds
 from verifiers.verdict import Outcome
 

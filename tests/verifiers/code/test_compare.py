@@ -7,8 +7,7 @@ import math
 import pytest
 
 from verifiers.code import values
-from verifiers.code.compare import same_output
-from verifiers.code.match import same_value
+from verifiers.code.compare import same_output, same_value
 
 
 @pytest.mark.parametrize(("expected", "actual", "whitespace", "same"), [

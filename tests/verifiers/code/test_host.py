@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox.command import Limits
-from verifiers.code import compare, match, tests, values
+from verifiers.code import compare, tests, values
 from verifiers.code.compare import same_output
 from verifiers.code.extract import extract_program
 from verifiers.code.grade import _judge_call
@@ -244,7 +244,7 @@ LIKE = st.recursive(
 @settings(max_examples=40)
 def test_encoded_values_are_equal_exactly_when_python_says_so(ours, theirs):
     for a, b in ((ours, theirs), (ours, ours), ([ours, theirs], [theirs, ours])):
-        assert match.equal_value(values.encode(a), values.encode(b)) == (a == b)
+        assert compare.equal_value(values.encode(a), values.encode(b)) == (a == b)
 
 
 @given(st.lists(NUMBERS, min_size=2, max_size=8))
@@ -253,15 +253,15 @@ def test_sets_of_numbers_are_the_same_by_value_with_true_apart_from_1(numbers):
     half = len(numbers) // 2
     ours, theirs = set(numbers[:half]), set(numbers[half:])
     as_kinds = [{(isinstance(x, bool), x) for x in members} for members in (ours, theirs)]
-    assert match.same_value(values.encode(ours), values.encode(theirs)) == (as_kinds[0] == as_kinds[1])
+    assert compare.same_value(values.encode(ours), values.encode(theirs)) == (as_kinds[0] == as_kinds[1])
 
 
 def test_values_are_shown_as_python_writes_them():
     for value in ([1, (2,), {"a": None}], {1.5}, "x'y", b"x", (), True, Fraction(1, 2), [[]], range(3)):
-        assert match.shown(values.encode(value)) == repr(value)
-    assert match.shown(["l", [["i", "0x1"]] * 1000], 10) == "[1, 1, 1, "
-    assert match.shown(["i", hex(1 << 5000)]) == "a number of 5001 bits"
-    assert "no encoded value" in match.shown(["d", [5]])
+        assert compare.shown(values.encode(value)) == repr(value)
+    assert compare.shown(["l", [["i", "0x1"]] * 1000], 10) == "[1, 1, 1, "
+    assert compare.shown(["i", hex(1 << 5000)]) == "a number of 5001 bits"
+    assert "no encoded value" in compare.shown(["d", [5]])
 
 
 TAGS = st.sampled_from(["l", "t", "S", "F", "d", "i", "f", "c", "q", "D", "b", "ba", "r", "o", "?"])

@@ -4,8 +4,7 @@
 
 import pytest
 
-from verifiers.code.stubs import stubs
-from verifiers.code.verifier import CodeVerifier
+from verifiers.code.verifier import CodeVerifier, stubs
 
 
 def parse(gold):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verifiers.code import values
-from verifiers.code.match import same_value
+from verifiers.code.compare import same_value
 from verifiers.verdict import Outcome
 
 PLAIN = st.recursive(

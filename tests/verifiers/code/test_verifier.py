@@ -13,8 +13,7 @@ import pytest
 from sandbox.pool import SandboxService
 from sandbox.result import Result, SandboxError, Status
 from sandbox.settings import SandboxSettings
-from verifiers.code.stubs import stubs
-from verifiers.code.verifier import CodeVerifier
+from verifiers.code.verifier import CodeVerifier, stubs
 from verifiers.verdict import Outcome
 
 ADD = "def add(a, b=1):\n    return a + b\n"

@@ -12,18 +12,21 @@ from fakes.gym import NEEDS_GYM, gym_gold
 from hypothesis import given
 from hypothesis import strategies as st
 
-import verifiers.gym.verifier
+import verifiers.gym
 from verifiers.contract import check_contract
-from verifiers.gym.datasets import (
+from verifiers.gym import (
     EVALUATED,
     LITERALS,
+    GymReference,
+    GymVerifier,
     build_dataset,
     installed_version,
     is_plain_formula,
     load_dataset,
+    own_response,
+    read_entry,
+    written_entry,
 )
-from verifiers.gym.entries import read_entry, written_entry
-from verifiers.gym.verifier import GymReference, GymVerifier, own_response
 from verifiers.pool import VerifierPool
 from verifiers.verdict import Outcome
 
@@ -42,7 +45,7 @@ class Scorer:
 
 
 def verdict_on(monkeypatch: pytest.MonkeyPatch, say, response: str, **options):
-    monkeypatch.setattr(verifiers.gym.verifier, "load_dataset", lambda *_: Scorer(say))
+    monkeypatch.setattr(verifiers.gym, "load_dataset", lambda *_: Scorer(say))
     verifier = GymVerifier(**options)
     return verifier.verify(response, verifier.parse_reference(GOLD))
 
