@@ -17,7 +17,7 @@ from asyncrl.loops import RunPhase, Waits
 from asyncrl.observe.terminal.postmortem import POST_MORTEM, RecentEvents
 from asyncrl.readers.page.overview import read_head, read_line
 from asyncrl.readers.page.runs import Run
-from asyncrl.readers.page.servers import read_servers
+from asyncrl.readers.page.views import read_servers
 from asyncrl.readers.status.current_run import read_run
 from asyncrl.run.status import starting, write_status
 

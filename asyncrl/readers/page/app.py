@@ -21,19 +21,7 @@ from aiohttp import web
 from asyncrl.errors import InputError
 from asyncrl.loops import background
 from asyncrl.observe.metrics.charts import page_charts
-from asyncrl.readers.page import (
-    answers,
-    chains,
-    compared_runs,
-    curves,
-    evaluations,
-    faults,
-    groups,
-    ledger,
-    log,
-    overview,
-    servers,
-)
+from asyncrl.readers.page import groups, overview, views
 from asyncrl.readers.page.runs import REFUSED, RUNS, Run, Runs, answer, or_refused, run_of
 
 HOST = "127.0.0.1"
@@ -44,18 +32,40 @@ HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
 }
-PARTS = {"": overview, "/curves": curves, "/groups": groups, "/answers": answers, "/ledger": ledger}
-"""End of a run's path -> its module with `add_routes(router)`, what it answers, and `exported(run, *,
-num_groups)`, what an exported document holds of each run: path -> answer, and path/held -> words for the part
-that it holds where that is not all."""
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 WHOLE: dict[str, Callable[[Run], Any]] = {
-    "conservation": ledger.read_books,
-    "servers": servers.read_servers,
-    "evaluations": evaluations.read_evaluations,
-    "faults": faults.read_causes,
-    "log": log.read_log,
+    "": overview.read_head,
+    "/conservation": views.read_books,
+    "/servers": views.read_servers,
+    "/evaluations": views.read_evaluations,
+    "/faults": views.read_causes,
+    "/log": views.read_log,
 }
 """End of a run's path -> what is answered and exported, whole."""
+HELD: dict[str, Callable[[Run, int], dict[str, Any]]] = {
+    "/curves": views.hold_curves,
+    "/groups": groups.hold_groups,
+    "/answers": views.hold_answers,
+    "/ledger": views.hold_ledger,
+}
+"""End of a run's path -> what an exported document holds of the run and its newest groups: path -> answer,
+and path/held -> words for the part that it holds where that is not all."""
+GROUP = r"/api/runs/{run}/groups/{group_id:\d{1,18}}"
+ROUTES: dict[str, Handler] = {
+    "/api/runs": overview.ask_lines,
+    "/api/chains": overview.ask_chains,
+    "/api/compare": overview.ask_comparison,
+    "/api/compare/answers": overview.ask_differing,
+    "/api/runs/{run}/curves": views.ask_curves,
+    "/api/runs/{run}/answers": views.ask_answers,
+    "/api/runs/{run}/ledger": views.ask_ledger,
+    "/api/runs/{run}/search": groups.ask_search,
+    "/api/runs/{run}/groups": groups.ask_groups,
+    GROUP: groups.ask_group,
+    GROUP + r"/{sample:\d{1,18}}": groups.ask_trajectory,
+    GROUP + r"/{sample:\d{1,18}}.{branch:\d{1,9}}": groups.ask_trajectory,
+}
+"""Path of a request that has a query or is of no single run -> its handler."""
 STYLES = (
     *("page.css", "charts.css", "overview.css", "curves.css", "groups.css", "servers.css"),
     *("trajectories.css", "compare.css", "evaluations.css", "chains.css"),
@@ -68,8 +78,6 @@ VIEWS = (
 """Each is a scope of its own: it registers itself in `views` and shares nothing else."""
 MOST_AHEAD = 4
 """Runs of which everything is read before the first request; of others their line alone."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def render(answers: dict[str, Any] | None = None) -> str:
@@ -96,39 +104,30 @@ def export(runs: Sequence[Run], chain_folders: Mapping[str, Path] | None = None,
     found: dict[str, Any] = {
         "/api/exported": {"seconds": time.time(), "version": importlib.metadata.version("asyncrl")},
         "/api/runs": overview.read_lines(runs, [*named]),
-        "/api/chains": chains.read_chains(named, folders),
+        "/api/chains": overview.read_chains(named, folders),
     }
     if len(runs) > 1:
         latest = sorted(runs, key=Run.written_seconds, reverse=True)
-        found.update(compared_runs.exported({run.name: run.folder for run in latest}))
-    answered = or_refused if len(runs) > 1 else _as_it_is
+        found.update(overview.hold_comparisons({run.name: run.folder for run in latest}))
+
+    def answered(read: Callable[..., Any], *arguments: Any) -> Any:
+        return or_refused(read, *arguments) if len(runs) > 1 else read(*arguments)
+
     for run in runs:
-        found.update(_frozen(run, answered, num_groups=num_groups))
+        path = f"/api/runs/{run.name}"
+        found.update({f"{path}{end}": answered(read, run) for end, read in WHOLE.items()})
+        for end, hold in HELD.items():
+            held = answered(hold, run, num_groups)
+            found.update({f"{path}{end}": held} if REFUSED in held else held)
     return render(found)
-
-
-def _as_it_is(read: Callable[..., Any], run: Run) -> Any:
-    return read(run)
-
-
-def _frozen(
-    run: Run, answered: Callable[[Callable[..., Any], Run], Any], *, num_groups: int
-) -> dict[str, Any]:
-    """Path -> answer: all that the page may ask of a run. `answered` calls what reads it."""
-    path = f"/api/runs/{run.name}"
-    found = {f"{path}/{name}": answered(read, run) for name, read in WHOLE.items()}
-    for end, part in PARTS.items():
-        held = answered(functools.partial(part.exported, num_groups=num_groups), run)
-        found.update({f"{path}{end}": held} if REFUSED in held else held)
-    return found
 
 
 def _read_whole(run: Run) -> None:
     """Reads what the first look at any view of the run would wait for. Raises InputError and OSError."""
     for read in WHOLE.values():
         read(run)
-    for part in PARTS.values():
-        part.exported(run, num_groups=1)
+    for hold in HELD.values():
+        hold(run, 1)
 
 
 def make_app(runs: Runs) -> web.Application:
@@ -140,10 +139,10 @@ def make_app(runs: Runs) -> web.Application:
         return web.Response(text=page, content_type="text/html")
 
     app.router.add_get("/", _page)
-    for part in (*PARTS.values(), compared_runs, chains):
-        part.add_routes(app.router)
-    for name, read in WHOLE.items():
-        app.router.add_get(f"/api/runs/{{run}}/{name}", functools.partial(_whole, read))
+    for path, handler in ROUTES.items():
+        app.router.add_get(path, handler)
+    for end, read in WHOLE.items():
+        app.router.add_get(f"/api/runs/{{run}}{end}", functools.partial(_whole, read))
     return app
 
 

@@ -130,17 +130,7 @@ class PageGroup(GroupColumns):
     trajectories: list[PageTrajectory]
 
 
-def add_routes(router: web.UrlDispatcher) -> None:
-    router.add_get("/api/runs/{run}/groups", _groups)
-    router.add_get(r"/api/runs/{run}/groups/{group_id:\d{1,18}}", _group)
-    router.add_get(r"/api/runs/{run}/groups/{group_id:\d{1,18}}/{sample:\d{1,18}}", _trajectory_of)
-    router.add_get(
-        r"/api/runs/{run}/groups/{group_id:\d{1,18}}/{sample:\d{1,18}}.{branch:\d{1,9}}", _trajectory_of
-    )
-    router.add_get("/api/runs/{run}/search", _search)
-
-
-def exported(run: Run, *, num_groups: int) -> dict[str, Any]:
+def hold_groups(run: Run, num_groups: int) -> dict[str, Any]:
     """The newest `num_groups` groups, whole."""
     path = f"/api/runs/{run.name}/groups"
     rows = list_groups(run, GroupFilter(limit=num_groups + 1))
@@ -193,7 +183,7 @@ def search(run: Run, text: str, below: int | None) -> dict[str, Any]:
     return {"hits": found.hits, "below": found.searched_down_to}
 
 
-async def _groups(request: web.Request) -> web.Response:
+async def ask_groups(request: web.Request) -> web.Response:
     wanted = GroupFilter(
         state=request.query.get("state"),
         step=whole(request, "step"),
@@ -207,7 +197,7 @@ async def _groups(request: web.Request) -> web.Response:
     return await answer(list_groups, run_of(request), wanted)
 
 
-async def _group(request: web.Request) -> web.Response:
+async def ask_group(request: web.Request) -> web.Response:
     group_id = int(request.match_info["group_id"])
     group = await asyncio.to_thread(read_group, run_of(request), group_id)
     if group is None:
@@ -215,7 +205,7 @@ async def _group(request: web.Request) -> web.Response:
     return web.json_response(group)
 
 
-async def _trajectory_of(request: web.Request) -> web.Response:
+async def ask_trajectory(request: web.Request) -> web.Response:
     group_id, sample = (int(request.match_info[name]) for name in ("group_id", "sample"))
     branch = int(request.match_info.get("branch", 0))
     found = await asyncio.to_thread(read_trajectory, run_of(request), group_id, sample, branch)
@@ -225,7 +215,7 @@ async def _trajectory_of(request: web.Request) -> web.Response:
     return web.json_response(found)
 
 
-async def _search(request: web.Request) -> web.Response:
+async def ask_search(request: web.Request) -> web.Response:
     text = request.query.get("text", "")
     if not 1 <= len(text) <= LONGEST_SEARCH:
         raise web.HTTPBadRequest(text=f"text has {len(text)} characters, expected 1 to {LONGEST_SEARCH}.")

@@ -8,7 +8,7 @@ from fakes.chromium import needs_chromium
 from fakes.compared_runs import write_run
 from fakes.opened_page import opened, served
 
-from asyncrl.readers.page.compared_runs import MOST_EXPORTED, exported
+from asyncrl.readers.page.overview import MOST_HELD, hold_comparisons
 
 RIGHT, WRONG = 1.0, 0.0
 CISPO = {"algorithm": {"surrogate": "cispo", "rejection": []}}
@@ -105,13 +105,13 @@ async def test_runs_are_chosen_and_compared_in_a_browser(folder: Path, browser_a
 
 
 def test_of_many_runs_an_exported_page_compares_the_first_that_can_be_read(tmp_path: Path) -> None:
-    folders = {f"run{number}": tmp_path / f"run{number}" for number in range(MOST_EXPORTED + 2)}
+    folders = {f"run{number}": tmp_path / f"run{number}" for number in range(MOST_HELD + 2)}
     for folder in folders.values():
         folder.mkdir()
         (folder / "recipe.yaml").write_text("name: sums\n")
     (folders["run1"] / "metrics.jsonl").write_text("no row\n")
-    found = exported(folders)
-    assert found["/api/compare"] == [f"run{number}" for number in (0, *range(2, MOST_EXPORTED + 1))]
+    found = hold_comparisons(folders)
+    assert found["/api/compare"] == [f"run{number}" for number in (0, *range(2, MOST_HELD + 1))]
     assert found["/api/compare/held"].startswith("the comparison of 8 runs")
     assert "/api/compare?runs=run8,run0&after=" in found
     assert not any("run9" in path or "run1" in path for path in found)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.readers.page.curves import read_curves
 from asyncrl.readers.page.runs import Run
+from asyncrl.readers.page.views import read_curves
 from asyncrl.run.metrics_file import MetricsWriter
 
 COLUMNS = ["reward_mean", "mismatch_kl"]

@@ -6,8 +6,8 @@ from fakes.chromium import needs_chromium
 from fakes.evaluated_run import evaluate_run
 from fakes.opened_page import CUT, opened
 
-from asyncrl.readers.page.evaluations import read_evaluations
 from asyncrl.readers.page.runs import Run
+from asyncrl.readers.page.views import read_evaluations
 
 LABELS = "[...document.querySelectorAll('canvas')].map((each) => each.getAttribute('aria-label'))"
 

@@ -4,9 +4,9 @@ import sqlite3
 from array import array
 from pathlib import Path
 
-from asyncrl.readers.page.faults import read_causes
 from asyncrl.readers.page.groups import read_group
 from asyncrl.readers.page.runs import Run
+from asyncrl.readers.page.views import read_causes
 
 
 def test_each_token_comes_with_its_text_version_and_logprob(run_folder: Path) -> None:

@@ -78,10 +78,7 @@ function accuracyOptions(stages) {
 }
 
 function table(one) {
-  const head = element("tr", {}, ...one.header.map((text) => element("th", { textContent: text })));
-  const rows = one.rows.map((row) => element("tr", {}, ...row.map((text, index) => element(index ? "td" : "th", { textContent: text }))));
-  const whole = element("div", { className: "wide" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
-  return [element("h3", { textContent: one.title }), whole, ...(one.note ? [element("p", { className: "hint", textContent: one.note })] : [])];
+  return [element("h3", { textContent: one.title }), tableOf(one), ...(one.note ? [element("p", { className: "hint", textContent: one.note })] : [])];
 }
 
 function chainStory(one) {

@@ -17,17 +17,11 @@ function optionsOf(compared, measure) {
   };
 }
 
-function table(one) {
-  const head = element("tr", {}, ...one.header.map((text) => element("th", { textContent: text })));
-  const rows = one.rows.map((row) => element("tr", {}, ...row.map((text, index) => element(index ? "td" : "th", { textContent: text }))));
-  return element("div", { className: "wide" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
-}
-
 function card(one) {
   const pictures = element("div", { className: "charts" });
   const { compared } = one;
   const sentences = (compared === null ? [] : compared.sentences).map((text) => element("p", { className: "sentence", textContent: text }));
-  const made = element("article", { className: "evaluation", dataset: { row: one.name } }, element("h2", { textContent: one.title }), table(one), ...sentences, pictures);
+  const made = element("article", { className: "evaluation", dataset: { row: one.name } }, element("h2", { textContent: one.title }), tableOf(one), ...sentences, pictures);
   return { made, draw: () => Object.keys(compared === null ? {} : compared.curves).map((measure) => chart(pictures, optionsOf(compared, measure))) };
 }
 

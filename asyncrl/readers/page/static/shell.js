@@ -69,6 +69,13 @@ function element(name, properties = {}, ...children) {
   return made;
 }
 
+// A table that the server made: a header and rows of words.
+function tableOf({ header, rows }) {
+  const head = element("tr", {}, ...header.map((text) => element("th", { textContent: text })));
+  const lines = rows.map((row) => element("tr", {}, ...row.map((text, index) => element(index ? "td" : "th", { textContent: text }))));
+  return element("div", { className: "wide" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...lines)));
+}
+
 // Numbers
 
 const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
