@@ -65,7 +65,7 @@ HEAVY = (
     *("algorithms/test_combinations.py", "launch/test_placement.py"),
     # They draw reports, search the processes of the machine, or wait for trackers.
     *("readers/report", "commands/test_report.py", "commands/test_compare.py"),
-    *("observe/test_any_text.py", "observe/metrics/test_warning_log.py", "launch/test_trackers.py"),
+    *("observe/test_any_text.py", "observe/metrics/test_mishaps.py", "launch/test_trackers.py"),
     *(
         "newcomer/test_border.py",
         "newcomer/test_newcomer.py",

@@ -21,7 +21,7 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.starts import changed_data
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.table import table_console, warn_on_stderr
-from asyncrl.readers.audit.findings import Findings, findings
+from asyncrl.readers.audit.findings import Findings, findings, print_findings
 from asyncrl.readers.audit.grading import (
     AuditTasks,
     Drawn,
@@ -32,7 +32,6 @@ from asyncrl.readers.audit.grading import (
     read_audit_tasks,
     read_golds,
 )
-from asyncrl.readers.audit.printed import print_findings
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import absolute_object, load_recipe
 from asyncrl.system.places import JOURNAL, RECIPE

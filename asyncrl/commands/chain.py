@@ -7,7 +7,7 @@ from asyncrl.commands import train
 from asyncrl.commands.chain_select import check_selection, run_selection
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.table import warn_on_stderr
-from asyncrl.readers.chain.write import write_story
+from asyncrl.readers.chain.tables import write_story
 from asyncrl.recipe.chain import SelectStage, read_chain
 from asyncrl.recipe.file import shown
 from asyncrl.run.chain import ChainFolder, PlannedStage, plan_stages

@@ -13,7 +13,7 @@ from typing import Any
 from asyncrl.errors import InputError, ServerError
 from asyncrl.loops import RunPhase, Waits, end_tasks
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.observe.terminal.live import printable
+from asyncrl.observe.terminal.table import printable
 from asyncrl.records import EnvironmentSpec, Finish, Observed, SamplingParams, Task, Trajectory, VerifierSpec
 from asyncrl.replay.branches import Unrecorded
 from asyncrl.replay.group import Group, trajectory_id

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from asyncrl.observe.terminal.table import table_console
 from asyncrl.readers.compare.recorded import open_runs
-from asyncrl.readers.compare.run_comparison import compare
-from asyncrl.readers.compare.table import print_comparison
+from asyncrl.readers.compare.run_comparison import compare, print_comparison
 
 HELP = (
     "Compare runs: what differs in their recipes, what each reached at which cost, and whether one beats "

@@ -43,10 +43,9 @@ from asyncrl.launch.prepare import prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.stopping import INTERRUPTED
 from asyncrl.loops import background
-from asyncrl.observe.terminal.live import printable
 from asyncrl.observe.terminal.model_differences import comparison_table, curve_plot, curve_tables
 from asyncrl.observe.terminal.stage import stage
-from asyncrl.observe.terminal.table import Table, print_table, table_console, warn_on_stderr
+from asyncrl.observe.terminal.table import Table, print_table, printable, table_console, warn_on_stderr
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
 from asyncrl.rollout.agents.kit import make_agent_kit

@@ -16,7 +16,7 @@ from asyncrl.launch.first_recipe.rows import Rows, find_rows
 from asyncrl.launch.first_recipe.sized import file_name, sized_recipe
 from asyncrl.launch.first_recipe.skeleton import write_new, write_skeleton
 from asyncrl.model.shape import ModelShape
-from asyncrl.readers.planning.devices import GPUS, LIKELY_GPU, Device
+from asyncrl.readers.planning.estimated import GPUS, LIKELY_GPU, Device
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.data_files import EXPECTED
 from asyncrl.recipe.file import model_recipe, shown

@@ -10,7 +10,7 @@ from asyncrl.journal.counters import REPEATED, read_counters
 from asyncrl.journal.explain import conservation_lines, explain_group, explain_trajectory
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.schema import tables_in_words
-from asyncrl.observe.terminal.live import printable
+from asyncrl.observe.terminal.table import printable
 from asyncrl.system.places import JOURNAL
 
 HELP = (

@@ -32,9 +32,8 @@ from asyncrl.model.side_models import side_recipe
 from asyncrl.model.source import is_of_hub
 from asyncrl.model.supported import trained_in_short
 from asyncrl.model.weights import num_parameters
-from asyncrl.readers.planning.devices import GPUS, LIKELY_GPU, find_device
-from asyncrl.readers.planning.report import forecast
-from asyncrl.readers.planning.sources import find_source
+from asyncrl.readers.planning.estimated import GPUS, LIKELY_GPU, find_device
+from asyncrl.readers.planning.report import find_source, forecast
 from asyncrl.readers.planning.step_budget import budget_table, load_of
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import load_recipe, shown

@@ -6,7 +6,7 @@ from asyncrl.errors import InputError, did_you_mean
 from asyncrl.launch.meters.fits import Fit, Read, Settings, find_fits, fit_gpus
 from asyncrl.launch.meters.memory import FULL_SHARE
 from asyncrl.model.shape import ModelShape
-from asyncrl.readers.planning.devices import GPUS, LIKELY_GPU
+from asyncrl.readers.planning.estimated import GPUS, LIKELY_GPU
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe
 

@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.readers.chain.tables import chain_folder
-from asyncrl.readers.chain.write import write_story
+from asyncrl.readers.chain.tables import chain_folder, write_story
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS, write_card, write_report, write_several
 from asyncrl.recipe.file import shown

@@ -20,9 +20,8 @@ from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.table import Table, print_table, table_console, warn_on_stderr
 from asyncrl.readers.selection.candidate import UNITS, Account, Fate
 from asyncrl.readers.selection.choices import CHOICES
-from asyncrl.readers.selection.lines import TYPES
-from asyncrl.readers.selection.output import Output
 from asyncrl.readers.selection.selection import Regrading, Selection
+from asyncrl.readers.selection.written import TYPES, Output
 
 HELP = (
     "Select responses of a run as data for SFT and DPO: best of n, all correct, shortest, the majority's, or "

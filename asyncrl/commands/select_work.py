@@ -21,9 +21,8 @@ from asyncrl.model.source import find_source, model_folder
 from asyncrl.readers.audit.grading import AuditTasks, OtherGrader, read_audit_tasks
 from asyncrl.readers.selection.candidate import Candidate, Filters, parse_range, parse_scores
 from asyncrl.readers.selection.choices import Choice, Rules, find_choice
-from asyncrl.readers.selection.lines import LineMaker, Origin
-from asyncrl.readers.selection.output import check_output
 from asyncrl.readers.selection.selection import Reading, missing_responses
+from asyncrl.readers.selection.written import LineMaker, Origin, check_output
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import absolute_object, load_recipe, model_recipe
 from asyncrl.records import Task

@@ -8,8 +8,7 @@ from rich.console import Console
 
 from asyncrl.readers.chain.story import ChainStory, read_story
 from asyncrl.readers.chain.tables import chain_folder, chain_lines
-from asyncrl.readers.status.current_run import NOT_STARTED, CurrentRun, read_run
-from asyncrl.readers.status.status_lines import status_lines
+from asyncrl.readers.status import NOT_STARTED, CurrentRun, read_run, status_lines
 from asyncrl.run.chain import SELECTION
 
 HELP = (

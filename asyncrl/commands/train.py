@@ -25,10 +25,9 @@ from asyncrl.launch.preflight import read_inputs
 from asyncrl.launch.prepare import prepare_and_fetch
 from asyncrl.launch.restarts import first_cause
 from asyncrl.launch.stopping import INTERRUPTED, LastResort, phases_of_stop
-from asyncrl.observe.terminal.live import has_terminal
-from asyncrl.observe.terminal.table import warn_on_stderr
+from asyncrl.observe.terminal.table import has_terminal, warn_on_stderr
 from asyncrl.readers.report.write import write_report
-from asyncrl.readers.status.status_lines import print_end
+from asyncrl.readers.status import print_end
 from asyncrl.recipe import Recipe, shipped
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.recipe.shipped import Header, read_header

@@ -55,8 +55,8 @@ from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.alarms.learning import EmptySteps
 from asyncrl.observe.alarms.watch import AlarmWatch, rules_of
+from asyncrl.observe.metrics.mishaps import RecentEvents
 from asyncrl.observe.terminal.live import LiveLine
-from asyncrl.observe.terminal.postmortem import RecentEvents
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe

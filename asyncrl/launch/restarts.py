@@ -13,7 +13,7 @@ from asyncrl.controller.controller import Controller
 from asyncrl.errors import AsyncrlError
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed, TrainerRanks
 from asyncrl.loops import end_tasks
-from asyncrl.observe.terminal.postmortem import POST_MORTEM, RecentEvents, write_post_mortem
+from asyncrl.observe.metrics.mishaps import POST_MORTEM, RecentEvents, write_post_mortem
 from asyncrl.run.checkpoints import find_newest
 from asyncrl.run.status import ENDS, read_status, write_status
 

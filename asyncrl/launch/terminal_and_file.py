@@ -10,9 +10,8 @@ from asyncrl.launch.meters.memory import MemoryLimitMeter, MemoryMeter
 from asyncrl.observe.alarms.learning import EmptySteps
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.alarms.watch import ALARM, AlarmWatch
-from asyncrl.observe.metrics.warning_log import WarningLog
+from asyncrl.observe.metrics.mishaps import RecentEvents, WarningLog
 from asyncrl.observe.terminal.live import LiveLine
-from asyncrl.observe.terminal.postmortem import RecentEvents
 from asyncrl.run.metrics_file import DROPPED, MetricsWriter, Row
 
 

@@ -15,7 +15,7 @@ from fakes.audited_run import write_audited_run
 from fakes.commands import Command
 
 from asyncrl.commands import select
-from asyncrl.readers.selection import output
+from asyncrl.readers.selection.written import Output
 from asyncrl.recipe.chain import SelectStage
 
 STEPS = [{1: [("\\boxed{2}", "correct"), ("\\boxed{7}", "wrong")], 2: [("\\boxed{3}", "correct")] * 2}]
@@ -60,7 +60,7 @@ def test_a_selection_that_was_broken_off_is_made_again(
     folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(output.Output, "add", lambda *_: signal.raise_signal(signal.SIGINT))
+        patched.setattr(Output, "add", lambda *_: signal.raise_signal(signal.SIGINT))
         chain(130, command)
     assert not OUT.exists() and record()["state"] == "stopped"
     spent = record()["wall_seconds"]

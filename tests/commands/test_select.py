@@ -13,7 +13,7 @@ from fakes.commands import Command
 from fakes.refusals import without_page
 
 from asyncrl.data.files import read_rows
-from asyncrl.readers.selection import output
+from asyncrl.readers.selection.written import Output
 
 STEPS = [
     {
@@ -181,7 +181,7 @@ def test_a_file_that_is_there_is_kept_and_an_interrupted_one_is_not_begun(
     Path("out.jsonl").write_text("mine")
     said = without_page(refusal(command, "runs/mine", "--out", "out.jsonl"))
     assert said == "--out is out.jsonl, which exists. Name another file, or give --force to replace it."
-    monkeypatch.setattr(output.Output, "add", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(Output, "add", lambda *_: signal.raise_signal(signal.SIGINT))
     said = command("select", "runs/mine", "--out", "out.jsonl", "--force", code=130).err
     assert "Stopped: --out was not written." in said
     assert Path("out.jsonl").read_text() == "mine" and not Path(".out.jsonl.part").exists()

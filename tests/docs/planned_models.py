@@ -23,7 +23,7 @@ from families.known import TINY
 
 from asyncrl.commands import main as cli
 from asyncrl.model.folder import read_shape
-from asyncrl.readers.planning.devices import GPUS
+from asyncrl.readers.planning.estimated import GPUS
 from asyncrl.readers.planning.step_budget import Load, budget_table
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from fakes.records import make_queue
 from tokenizers import Tokenizer, decoders, models
 
 from asyncrl.journal.statements import trained_tokens
-from asyncrl.observe.metrics.warning_log import WarningLog
+from asyncrl.observe.metrics.mishaps import WarningLog
 from asyncrl.records import DropReason, Finish, Score, Segment, Task, TrainedTokens, VerifierSpec
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue

@@ -14,11 +14,11 @@ from asyncrl.errors import DiskError, Diverged, InputError, ServerError
 from asyncrl.launch.restarts import failure_recorded, keep_training, record_cause
 from asyncrl.launch.trainers import MAX_RESTARTS, TrainerFailed
 from asyncrl.loops import RunPhase, Waits
-from asyncrl.observe.terminal.postmortem import POST_MORTEM, RecentEvents
+from asyncrl.observe.metrics.mishaps import POST_MORTEM, RecentEvents
 from asyncrl.readers.page.overview import read_head, read_line
 from asyncrl.readers.page.runs import Run
 from asyncrl.readers.page.views import read_servers
-from asyncrl.readers.status.current_run import read_run
+from asyncrl.readers.status import read_run
 from asyncrl.run.status import starting, write_status
 
 

@@ -16,8 +16,8 @@ from asyncrl.launch.terminal_and_file import TerminalAndFile
 from asyncrl.observe.alarms.learning import EmptySteps
 from asyncrl.observe.alarms.rule import Alarm, Finding
 from asyncrl.observe.alarms.watch import AlarmWatch
+from asyncrl.observe.metrics.mishaps import RecentEvents
 from asyncrl.observe.terminal.live import LiveLine
-from asyncrl.observe.terminal.postmortem import RecentEvents
 from asyncrl.run.metrics_file import MetricsWriter, read_metrics
 
 log = logging.getLogger("asyncrl.serving.fleet")

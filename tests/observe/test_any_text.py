@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from asyncrl.journal.reader import GroupFilter
+from asyncrl.observe.metrics.mishaps import RecentEvents, write_post_mortem
 from asyncrl.observe.terminal.live import LiveLine
-from asyncrl.observe.terminal.postmortem import RecentEvents, write_post_mortem
 from asyncrl.readers.page.app import export
 from asyncrl.readers.page.groups import list_groups, read_group
 from asyncrl.readers.page.runs import Run

@@ -11,12 +11,10 @@ from fakes.statuses import make_status
 from asyncrl.commands.main import main
 from asyncrl.journal.starts import RunEnd, record_end
 from asyncrl.journal.writer import Journal
-from asyncrl.observe.metrics.warning_log import warnings_of
-from asyncrl.observe.terminal.postmortem import POST_MORTEM
+from asyncrl.observe.metrics.mishaps import POST_MORTEM, warnings_of
 from asyncrl.readers.page.overview import read_line
 from asyncrl.readers.page.runs import Run
-from asyncrl.readers.status.current_run import read_run
-from asyncrl.readers.status.status_lines import TITLE_WIDTH, status_lines
+from asyncrl.readers.status import TITLE_WIDTH, read_run, status_lines
 from asyncrl.run.metrics_file import MetricsWriter, read_metrics
 from asyncrl.run.status import ServerStatus, write_status
 

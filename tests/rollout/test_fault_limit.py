@@ -11,7 +11,7 @@ from fakes.records import generate, make_queue, make_task
 from asyncrl.journal import statements
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.writer import Journal
-from asyncrl.observe.metrics.warning_log import group_faults
+from asyncrl.observe.metrics.mishaps import group_faults
 from asyncrl.recipe import Verifying
 from asyncrl.records import Score, Task, VerifierSpec
 from asyncrl.rollout.fault_limit import FaultWatch, VerdictWaits, VerifierFailed, retried_fault

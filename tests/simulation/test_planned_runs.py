@@ -16,8 +16,7 @@ from simulation.schedule import WorldNotebook, make_recipe, run_schedule
 from simulation.server import Request, SimulatedServer
 from simulation.world import STOP_TOKENS, World
 
-from asyncrl.readers.planning.distributions import Lengths
-from asyncrl.readers.planning.settings import Costs, Outcome, PlannedRun, steady_range
+from asyncrl.readers.planning.settings import Costs, Lengths, Outcome, PlannedRun, steady_range
 from asyncrl.readers.planning.simulation import simulate
 
 DECODE, PER_REQUEST = 0.02, 0.002

@@ -6,8 +6,8 @@ from asyncrl.launch.first_recipe.commented import Entry, Sections
 from asyncrl.launch.first_recipe.rows import Rows
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import num_parameters
-from asyncrl.readers.planning.devices import Device
 from asyncrl.readers.planning.division import GPUS_PER_MACHINE, Division
+from asyncrl.readers.planning.estimated import Device
 
 PROMPT_TOKENS = 1024
 TURNS, OBSERVED_TOKENS = 8, 512

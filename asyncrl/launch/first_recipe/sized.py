@@ -14,9 +14,9 @@ from asyncrl.model.dtype import disk_notes
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.supported import check_supported
 from asyncrl.model.weights import num_parameters
-from asyncrl.readers.planning.distributions import Lengths
 from asyncrl.readers.planning.division import Division, choose, fewest_gpus, step_seconds
 from asyncrl.readers.planning.estimated import STATIC_SHARE, assumed_lengths
+from asyncrl.readers.planning.settings import Lengths
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import parse_recipe
 

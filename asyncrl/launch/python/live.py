@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.observe.metrics.formats import duration
-from asyncrl.readers.status.current_run import CurrentRun
+from asyncrl.observe.terminal.table import duration
+from asyncrl.readers.status import CurrentRun
 from asyncrl.run.metrics_file import Metrics, Row
 
 NUM_SHOWN = 20

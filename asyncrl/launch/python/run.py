@@ -26,7 +26,7 @@ from asyncrl.launch.python.arguments import (
 )
 from asyncrl.launch.python.live import LiveCell, Table, is_notebook, live_html
 from asyncrl.launch.python.program import Program, pause
-from asyncrl.readers.status.current_run import CurrentRun, cause_of, read_run
+from asyncrl.readers.status import CurrentRun, cause_of, read_run
 from asyncrl.recipe import Recipe
 from asyncrl.run.folder import read_run_recipe
 from asyncrl.run.metrics_file import MetricsFollower, Row

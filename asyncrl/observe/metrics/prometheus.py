@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED
 from asyncrl.observe.alarms.rule import Alarm
-from asyncrl.observe.metrics.columns import values_of
+from asyncrl.observe.metrics.charts import values_of
 from asyncrl.observe.metrics.step_metrics import Observer
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue

@@ -12,13 +12,15 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from asyncrl.observe.metrics.formats import (
+from asyncrl.observe.terminal.table import (
     NOTHING,
     compact,
     duration,
+    has_terminal,
     hundredths,
     percent,
     percent_with_interval,
+    printable,
     sparkline,
     tiny_bar,
 )
@@ -167,18 +169,6 @@ class LiveLine:
         """Prints `text`: on a terminal wrapped between words, in a file as one line, for grep."""
         text.rstrip()
         self._console.print(text, soft_wrap=not has_terminal(self._console))
-
-
-def has_terminal(console: Console) -> bool:
-    """Whether lines may be drawn over. FORCE_COLOR alone makes no terminal of a pipe, and a terminal that
-    calls itself dumb cannot redraw."""
-    return console.file.isatty() and not console.is_dumb_terminal
-
-
-def printable(text: str) -> str:
-    """`text` with terminal control characters escaped, except line breaks and tabs: programs wrote it."""
-    kept = (c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-    return "".join(kept)
 
 
 def _fitting(columns: list[_Column], width: int) -> list[_Column]:

@@ -8,9 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from asyncrl.observe.metrics.estimates import Difference, paired_difference
-from asyncrl.observe.metrics.formats import NOTHING, compact, exact_share
 from asyncrl.observe.metrics.sample_curves import TITLES, Compared, Contrast, Curve, chosen
-from asyncrl.observe.terminal.table import Table
+from asyncrl.observe.terminal.table import NOTHING, Table, compact, exact_share
 from asyncrl.system.words import as_percent, fixed, signed
 
 Row = Mapping[str, Any]

@@ -24,8 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from asyncrl.observe.metrics.formats import duration
-from asyncrl.observe.terminal.live import has_terminal
+from asyncrl.observe.terminal.table import duration, has_terminal
 from asyncrl.system.files import write_whole
 from asyncrl.system.places import cache_folder
 from asyncrl.system.words import as_percent

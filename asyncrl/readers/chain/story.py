@@ -15,11 +15,11 @@ from asyncrl.journal.evaluations import read_answers
 from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.journal.starts import read_usage
 from asyncrl.observe.metrics.estimates import Difference, paired_difference
-from asyncrl.readers.compare.answers import HELDOUT, Scores, common, greedy_scores, sampled_scores
+from asyncrl.readers.compare.recorded import HELDOUT, Scores, common, greedy_scores, sampled_scores
 from asyncrl.readers.report.collect import tokens_of
 from asyncrl.readers.report.costs import HOUR, is_number, time_of
 from asyncrl.readers.report.schema import Part
-from asyncrl.readers.status.current_run import NOT_STARTED, cause_of, state_of
+from asyncrl.readers.status import NOT_STARTED, cause_of, state_of
 from asyncrl.recipe.file import shown
 from asyncrl.recipe.stage import OF_STAGES
 from asyncrl.recipe.yaml_text import read_yaml

@@ -10,17 +10,17 @@ import numpy as np
 from asyncrl.errors import InputError
 from asyncrl.journal.evaluations import Answer, read_prompts, read_texts
 from asyncrl.observe.metrics.estimates import paired_difference
-from asyncrl.readers.compare.answers import (
+from asyncrl.readers.compare.groups import Group, seeds_and_tasks
+from asyncrl.readers.compare.recorded import (
     HELDOUT,
     AnswersOf,
     Common,
+    RecordedRun,
     Scores,
     common,
     greedy_scores,
     sampled_scores,
 )
-from asyncrl.readers.compare.groups import Group, seeds_and_tasks
-from asyncrl.readers.compare.recorded import RecordedRun
 from asyncrl.run.metrics_file import Row
 from asyncrl.system.words import fixed
 

@@ -21,7 +21,7 @@ from asyncrl.readers.compare.contest import KINDS, DifferingAnswers, Kind, diffe
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
 from asyncrl.readers.page.runs import RUNS, Run, answer, or_refused, stamp, table_json, whole
-from asyncrl.readers.status.current_run import cause_of, state_of
+from asyncrl.readers.status import cause_of, state_of
 from asyncrl.run.metrics_file import RESUMED, Metrics, Row
 from asyncrl.run.status import read_status
 from asyncrl.system.places import METRICS

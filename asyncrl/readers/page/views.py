@@ -18,10 +18,10 @@ from asyncrl.journal.conservation import Conservation, read_conservation, read_l
 from asyncrl.journal.counters import REPEATED, read_counters
 from asyncrl.journal.responses import ChangedTask, read_changed_tasks
 from asyncrl.observe.metrics.charts import evaluated_columns
-from asyncrl.observe.metrics.warning_log import group_faults, warnings_of
+from asyncrl.observe.metrics.mishaps import group_faults, warnings_of
 from asyncrl.readers.page.runs import Run, answer, run_of, stamp, table_json, whole
 from asyncrl.readers.report.answers import read_measured
-from asyncrl.readers.status.current_run import cause_of, state_of
+from asyncrl.readers.status import cause_of, state_of
 from asyncrl.run.metrics_file import RESUMED, Row
 from asyncrl.run.status import is_running, read_status
 from asyncrl.system.places import ANSWERS

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncrl.model.shape import ModelShape
-from asyncrl.readers.planning.devices import Device
-from asyncrl.readers.planning.distributions import Lengths
-from asyncrl.readers.planning.estimated import engine_cache_tokens, estimate_costs
-from asyncrl.readers.planning.settings import training_tokens
+from asyncrl.readers.planning.estimated import Device, engine_cache_tokens, estimate_costs
+from asyncrl.readers.planning.settings import Lengths, training_tokens
 from asyncrl.recipe import Recipe
 
 GPUS_PER_MACHINE = 8

@@ -16,8 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from asyncrl.readers.planning.distributions import Lengths
-from asyncrl.readers.planning.settings import Outcome, PlannedRun, PlannedStep, training_tokens
+from asyncrl.readers.planning.settings import Lengths, Outcome, PlannedRun, PlannedStep, training_tokens
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.policy import choose_liked, choose_oldest
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from asyncrl.model.flops import feed_forward_flops, pass_flops, score_flops, token_flops
 from asyncrl.model.memory import parameters_by_kind
 from asyncrl.model.shape import ModelShape
-from asyncrl.readers.planning.devices import Device
-from asyncrl.readers.planning.estimated import assumed_lengths
+from asyncrl.readers.planning.estimated import Device, assumed_lengths
 from asyncrl.recipe import Recipe
 
 PRODUCT_SHARE = 0.7

@@ -25,7 +25,7 @@ from asyncrl.journal.reader import JournalReader
 from asyncrl.observe.metrics.sample_curves import Compared, Tally, compare, compare_rows
 from asyncrl.observe.terminal.model_differences import comparison_table
 from asyncrl.observe.terminal.table import Table
-from asyncrl.readers.compare.answers import HELDOUT
+from asyncrl.readers.compare.recorded import HELDOUT
 from asyncrl.readers.report import schema
 from asyncrl.run.metrics_file import Row
 from asyncrl.system.places import ANSWERS as ANSWERS_FILE

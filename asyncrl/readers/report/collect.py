@@ -21,7 +21,7 @@ from asyncrl.model.flops import matrix_weights
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import is_of_hub
 from asyncrl.model.weights import num_parameters
-from asyncrl.observe.metrics.warning_log import group_faults
+from asyncrl.observe.metrics.mishaps import group_faults
 from asyncrl.observe.terminal.model_differences import differences as differences_of_rows
 from asyncrl.readers.report import schema
 from asyncrl.readers.report.answers import (

@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from asyncrl.journal.kept_answers import MOST_TASKS
 from asyncrl.observe.metrics.charts import BLUE, GREEN, MUTED, ORANGE, PURPLE
-from asyncrl.observe.metrics.formats import duration
 from asyncrl.observe.terminal.curves import GRID, INK
+from asyncrl.observe.terminal.table import duration
 from asyncrl.readers.report.answers import TASKS_PER_CHANGE
 from asyncrl.readers.report.schema import Answers, RunReport
 from asyncrl.readers.report.tables import provenance, tables_of

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from asyncrl.journal.conservation import Fate
 from asyncrl.observe.metrics.estimates import Difference
-from asyncrl.observe.metrics.warning_log import FaultCause
+from asyncrl.observe.metrics.mishaps import FaultCause
 from asyncrl.run.metrics_file import Row
 from asyncrl.system.environment import Environment
 

@@ -22,8 +22,7 @@ from asyncrl.observe.metrics.charts import (
 )
 from asyncrl.observe.terminal.curves import NO_METADATA, STYLE, points_of
 from asyncrl.readers.compare.recorded import RecordedRun, open_runs
-from asyncrl.readers.compare.run_comparison import compare
-from asyncrl.readers.compare.table import sentences_of, tables_of
+from asyncrl.readers.compare.run_comparison import compare, sentences_of, tables_of
 from asyncrl.readers.report.page import render_page, themed
 from asyncrl.readers.report.tables import as_markdown
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import cast
 
-from asyncrl.observe.metrics.formats import NOTHING, compact, duration, percent
 from asyncrl.observe.metrics.sample_curves import Compared
 from asyncrl.observe.terminal.model_differences import (
     comparison_header,
@@ -12,7 +11,7 @@ from asyncrl.observe.terminal.model_differences import (
     comparison_title,
     curve_tables,
 )
-from asyncrl.observe.terminal.table import Table
+from asyncrl.observe.terminal.table import NOTHING, Table, compact, duration, percent
 from asyncrl.readers.report.costs import responses_table
 from asyncrl.readers.report.schema import Evaluated, OverK, RunReport
 from asyncrl.run.metrics_file import Row

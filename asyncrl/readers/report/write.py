@@ -17,10 +17,10 @@ from asyncrl.observe.metrics.charts import (
     REWARD,
     learns_rows,
 )
-from asyncrl.observe.metrics.formats import duration, exact_share
 from asyncrl.observe.metrics.sample_curves import TITLES, Compared, chosen
 from asyncrl.observe.terminal import curves
 from asyncrl.observe.terminal.curves import INK, NO_METADATA, STYLE, draw_panel
+from asyncrl.observe.terminal.table import duration, exact_share
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.costs import responses_csv
 from asyncrl.readers.report.page import remarks_of, render

@@ -13,8 +13,7 @@ from asyncrl.journal.responses import GradedResponse, ResponseTokens, read_grade
 from asyncrl.readers.audit.grading import AuditTasks, Drawn, Regraded, grade_again
 from asyncrl.readers.selection.candidate import Account, Candidate, Fate, Filters
 from asyncrl.readers.selection.choices import Choice, Chosen, Rules, Vote
-from asyncrl.readers.selection.lines import LineMaker
-from asyncrl.readers.selection.output import Output
+from asyncrl.readers.selection.written import LineMaker, Output
 from asyncrl.recipe import Recipe
 from asyncrl.rollout.equal_answers import answer_classes, is_readable
 from asyncrl.rollout.grade import Grader, score_of

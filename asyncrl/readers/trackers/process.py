@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from asyncrl.observe.metrics.columns import values_of
+from asyncrl.observe.metrics.charts import values_of
 from asyncrl.readers.trackers.tracker import (
     Note,
     Position,

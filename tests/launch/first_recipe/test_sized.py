@@ -12,7 +12,7 @@ from asyncrl.launch.first_recipe.keys import Wish
 from asyncrl.launch.first_recipe.rows import find_rows
 from asyncrl.launch.first_recipe.sized import Sized, file_name, sized_recipe
 from asyncrl.model.shape import ModelShape
-from asyncrl.readers.planning.devices import GPUS
+from asyncrl.readers.planning.estimated import GPUS
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.yaml_text import read_yaml
 

@@ -13,8 +13,16 @@ from asyncrl.observe.metrics.batch_columns import (
     length_metrics,
     optional_columns,
 )
-from asyncrl.observe.metrics.charts import CHARTS, FAMILIES, ROWS, evaluated_columns
-from asyncrl.observe.metrics.columns import EVALUATIONS, groups, step_name, values_of
+from asyncrl.observe.metrics.charts import (
+    CHARTS,
+    EVALUATIONS,
+    FAMILIES,
+    ROWS,
+    evaluated_columns,
+    groups,
+    step_name,
+    values_of,
+)
 from asyncrl.observe.metrics.step_metrics import Reading, rollout_metrics, spike_metrics, trend_metrics
 from asyncrl.observe.metrics.turn_metrics import source_metrics
 from asyncrl.records import Batch, GradientSpike

@@ -2,7 +2,7 @@
 
 import pytest
 
-from asyncrl.observe.metrics.formats import (
+from asyncrl.observe.terminal.table import (
     compact,
     duration,
     hundredths,

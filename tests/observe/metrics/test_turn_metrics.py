@@ -10,7 +10,7 @@ from fakes.notebook import Notebook
 from fakes.records import make_score, make_task
 from fakes.turns import called, told
 
-from asyncrl.observe.metrics.columns import step_name, values_of
+from asyncrl.observe.metrics.charts import step_name, values_of
 from asyncrl.observe.metrics.step_metrics import Reading, StepReport
 from asyncrl.observe.metrics.turn_metrics import PilotMeter, source_metrics, turn_metrics
 from asyncrl.records import Finish, Observed, Segment, Trajectory

@@ -4,7 +4,6 @@ from typing import Any
 
 from rich.console import Console
 
-from asyncrl.observe.metrics.formats import NOTHING
 from asyncrl.observe.metrics.sample_curves import Tally, compare
 from asyncrl.observe.terminal.model_differences import (
     comparison_header,
@@ -15,7 +14,7 @@ from asyncrl.observe.terminal.model_differences import (
     curve_tables,
     differences,
 )
-from asyncrl.observe.terminal.table import print_table
+from asyncrl.observe.terminal.table import NOTHING, print_table
 
 BASE: dict[str, Any] = {
     "benchmark": "gsm8k",

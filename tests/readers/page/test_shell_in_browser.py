@@ -7,7 +7,7 @@ from fakes.chromium import needs_chromium
 from fakes.opened_page import opened
 from fakes.statuses import make_status
 
-from asyncrl.observe.terminal.postmortem import POST_MORTEM
+from asyncrl.observe.metrics.mishaps import POST_MORTEM
 from asyncrl.run.status import write_status
 from asyncrl.system.words import as_percent, fixed
 

@@ -10,7 +10,7 @@ from fakes.browsed_run import NUM_STEPS, TRACE, write_browsed_run
 from fakes.chromium import Page, needs_chromium
 from fakes.opened_page import go, opened, served
 
-from asyncrl.observe.metrics.warning_log import WarningLog
+from asyncrl.observe.metrics.mishaps import WarningLog
 from asyncrl.readers.page import groups
 from asyncrl.readers.page.app import export
 from asyncrl.readers.page.groups import read_group, read_trajectory

@@ -6,7 +6,6 @@ import pytest
 from fakes.recipes import make_recipe
 from fakes.shapes import seven_b_shape
 
-from asyncrl.readers.planning.devices import GPUS
 from asyncrl.readers.planning.division import (
     Division,
     choose,
@@ -16,7 +15,7 @@ from asyncrl.readers.planning.division import (
     server_sizes,
     step_seconds,
 )
-from asyncrl.readers.planning.estimated import assumed_lengths
+from asyncrl.readers.planning.estimated import GPUS, assumed_lengths
 
 SHAPE = seven_b_shape()
 """28 layers and heads, 4 key-value heads."""

@@ -9,8 +9,7 @@ from fakes.newcomer import write_project
 from readers.planning.test_simulation import ALIKE, COSTS
 
 from asyncrl.errors import InputError
-from asyncrl.readers.planning.distributions import PlannedPilots, plan_pilots
-from asyncrl.readers.planning.settings import PlannedRun
+from asyncrl.readers.planning.settings import PlannedPilots, PlannedRun, plan_pilots
 from asyncrl.readers.planning.simulation import Simulation, simulate
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from asyncrl.readers.planning.distributions import Lengths, log_normal_lengths
-from asyncrl.readers.planning.settings import Costs, PlannedRun
+from asyncrl.readers.planning.settings import Costs, Lengths, PlannedRun, log_normal_lengths
 from asyncrl.readers.planning.simulation import Simulation, simulate
 from asyncrl.replay.settings import QueueSettings
 

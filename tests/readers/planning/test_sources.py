@@ -11,12 +11,9 @@ from fakes.shapes import tiny_shape
 from asyncrl.errors import InputError
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import num_parameters
-from asyncrl.readers.planning.devices import GPUS
-from asyncrl.readers.planning.distributions import Lengths, log_normal_lengths
-from asyncrl.readers.planning.estimated import assumed_lengths, estimate_costs
-from asyncrl.readers.planning.report import best_splits, recommended
-from asyncrl.readers.planning.settings import Costs, PlannedRun
-from asyncrl.readers.planning.sources import find_source
+from asyncrl.readers.planning.estimated import GPUS, assumed_lengths, estimate_costs
+from asyncrl.readers.planning.report import best_splits, find_source, recommended
+from asyncrl.readers.planning.settings import Costs, Lengths, PlannedRun, log_normal_lengths
 from asyncrl.recipe import Recipe
 
 H100 = GPUS["H100"]

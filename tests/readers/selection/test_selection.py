@@ -20,9 +20,8 @@ from asyncrl.journal.responses import GradedResponse, read_graded, read_tokens
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.readers.selection.candidate import Candidate, Fate, Filters
 from asyncrl.readers.selection.choices import CHOICES, Rules
-from asyncrl.readers.selection.lines import TYPES, LineMaker, Origin
-from asyncrl.readers.selection.output import Output
 from asyncrl.readers.selection.selection import Reading, Selection, missing_responses
+from asyncrl.readers.selection.written import TYPES, LineMaker, Origin, Output
 from asyncrl.records import Score, VerifierSpec
 
 MATH = VerifierSpec("math")

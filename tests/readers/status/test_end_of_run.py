@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from asyncrl.readers.report.collect import collect
-from asyncrl.readers.status.status_lines import print_end
+from asyncrl.readers.status import print_end
 from asyncrl.run.metrics_file import MetricsWriter
 
 

@@ -1,17 +1,26 @@
-"""Warnings of a run in metrics.jsonl, and its faults by cause on the terminal and in the report."""
+"""Warnings of a run in metrics.jsonl, its faults by cause, and what a run that ended on its own leaves behind."""
 
 import io
+import logging
 import sqlite3
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from asyncrl.observe.metrics import warning_log
-from asyncrl.observe.metrics.warning_log import WarningLog, warnings_of
+from asyncrl.errors import ServerError
+from asyncrl.observe.metrics import mishaps
+from asyncrl.observe.metrics.mishaps import (
+    NUM_EVENTS,
+    NUM_LOG_LINES,
+    RecentEvents,
+    WarningLog,
+    warnings_of,
+    write_post_mortem,
+)
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.write import write_report
-from asyncrl.readers.status.status_lines import print_end
+from asyncrl.readers.status import print_end
 from asyncrl.run.metrics_file import MetricsWriter, read_metrics
 
 
@@ -39,15 +48,15 @@ def test_many_texts_of_one_kind_are_counted_together(tmp_path: Path) -> None:
             log.add(f"group {number} is dropped", kind="group %d is dropped")
         log.close()
     found = warnings_of(read_metrics(path).events)
-    assert len(found) == warning_log.MOST_TEXTS + 1
-    (further,) = [each for each in found if each["text"].startswith(warning_log.FURTHER)]
-    assert further["count"] == 500 - warning_log.MOST_TEXTS
+    assert len(found) == mishaps.MOST_TEXTS + 1
+    (further,) = [each for each in found if each["text"].startswith(mishaps.FURTHER)]
+    assert further["count"] == 500 - mishaps.MOST_TEXTS
 
 
 def test_texts_that_are_kinds_of_their_own_are_bounded_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warning_log, "MOST_KINDS", 5)
+    monkeypatch.setattr(mishaps, "MOST_KINDS", 5)
     with MetricsWriter(tmp_path / "metrics.jsonl") as writer:
         log = WarningLog(writer)
         for number in range(500):
@@ -117,3 +126,27 @@ def test_a_run_without_faults_shows_no_table_of_them(run_folder: Path) -> None:
     file = io.StringIO()
     print_end(report, run_folder, {}, console=Console(file=file, width=80))
     assert "faults by cause" not in file.getvalue().lower() + (run_folder / "report.html").read_text().lower()
+
+
+def test_a_post_mortem_holds_cause_waits_events_and_the_last_lines_of_each_log(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "server-0.log").write_text("\n".join(f"line {n}" for n in range(100)))
+    with RecentEvents() as events:
+        logging.getLogger("asyncrl.serving.fleet").warning("server %s leaves", "http://a")
+        logging.getLogger("other").warning("not ours")
+        events.add("checkpoint 3")
+    path = write_post_mortem(
+        tmp_path, ServerError("it died"), state={"What waited for what": "  take waits for x"}, events=events
+    )
+    text = path.read_text()
+    assert "ServerError: it died" in text
+    assert "What waited for what\n--------------------\n  take waits for x" in text
+    assert "server http://a leaves" in text and "checkpoint 3" in text and "not ours" not in text
+    assert f"line {100 - NUM_LOG_LINES}\n" in text and f"line {99 - NUM_LOG_LINES}\n" not in text
+
+
+def test_only_the_last_events_are_kept() -> None:
+    events = RecentEvents()
+    for number in range(NUM_EVENTS + 5):
+        events.add(f"event {number}")
+    assert len(events.lines) == NUM_EVENTS and events.lines[0].endswith("event 5")

@@ -1,4 +1,4 @@
-"""Mishaps of a run, once each: warnings, counted in metrics.jsonl, and faults of verifiers by cause.
+"""Mishaps of a run: warnings, counted in metrics.jsonl, faults of verifiers by cause, and post-mortem.txt.
 
 A warning is a row {"kind": "event", "event": "warning", "text", "step", "count"}: `step` is the last that had
 ended, `count` how often the text was met until then. The first time writes a row, then every tenfold count,
@@ -6,15 +6,20 @@ then the end of the run; readers take the row with the highest count. Of one kin
 MOST_TEXTS texts get rows of their own; further ones are counted together under FURTHER and the first of them.
 """
 
+import logging
 import threading
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TypedDict
 
 from asyncrl.journal.rows import RetriedFault
 from asyncrl.run.metrics_file import MetricsWriter, Row
+from asyncrl.system.places import LOGS
 from asyncrl.system.plugins import cause_of
+from verifiers.storable import storable
 
 WARNING = "warning"
 MOST_TEXTS = 50
@@ -150,3 +155,57 @@ def group_faults(
     total, retries = sum(each.num_verdicts for each in rest), sum(each.num_retried for each in rest)
     words = f"{len(rest)} other causes"
     return [*kept, FaultCause(words, total, rest[0].task_id, rest[0].detail, retries)]
+
+
+POST_MORTEM = "post-mortem.txt"
+NUM_EVENTS = 60
+NUM_LOG_LINES = 25
+_TAIL_BYTES = 16_384
+
+
+class RecentEvents(logging.Handler):
+    """Remembers the last NUM_EVENTS warnings and errors of this process. Context manager."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: deque[str] = deque(maxlen=NUM_EVENTS)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.add(record.getMessage(), seconds=record.created)
+
+    def add(self, text: str, *, seconds: float | None = None) -> None:
+        """`seconds` is Unix time; default: now."""
+        moment = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
+        self.lines.append(f"{moment:%H:%M:%S} {text}")
+
+    def __enter__(self) -> "RecentEvents":
+        logging.getLogger("asyncrl").addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger("asyncrl").removeHandler(self)
+
+
+def write_post_mortem(
+    run_folder: Path, cause: BaseException, *, state: Mapping[str, str], events: RecentEvents
+) -> Path:
+    """Writes the file; `state` maps titles to texts of several lines."""
+    sections = {
+        "What ended the run": f"{type(cause).__name__}: {cause}",
+        **state,
+        "Last events (UTC)": "\n".join(events.lines),
+        **{f"Last lines of {path.name}": _tail(path) for path in sorted((run_folder / LOGS).glob("*.log"))},
+    }
+    text = "\n\n".join(
+        f"{title}\n{'-' * len(title)}\n{body or '(nothing)'}" for title, body in sections.items()
+    )
+    path = run_folder / POST_MORTEM
+    path.write_text(f"{storable(text)}\n", encoding="utf-8")
+    return path
+
+
+def _tail(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+        text = file.read().decode(errors="replace")
+    return "\n".join(text.splitlines()[-NUM_LOG_LINES:])

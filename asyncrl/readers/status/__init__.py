@@ -1,1 +1,0 @@
-"""How a run stands or ended, as text."""
