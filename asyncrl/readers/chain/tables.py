@@ -2,7 +2,6 @@
 user named. Files (report.html, report.json, report.md) are replaced whole.
 """
 
-import io
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +12,6 @@ from rich.text import Text
 from asyncrl.errors import InputError
 from asyncrl.observe.metrics.charts import BLUE, MUTED
 from asyncrl.observe.metrics.estimates import Difference
-from asyncrl.observe.terminal.curves import GRID, NO_METADATA, STYLE
 from asyncrl.observe.terminal.table import (
     NOTHING,
     Table,
@@ -24,9 +22,9 @@ from asyncrl.observe.terminal.table import (
     printable,
 )
 from asyncrl.readers.chain.story import ChainStory, StageStory, read_story
-from asyncrl.readers.report.page import render_page, themed
+from asyncrl.readers.report.pictures import GRID, as_svg, drawn
 from asyncrl.readers.report.tables import as_markdown
-from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS
+from asyncrl.readers.report.write import DEFAULT_FORMATS, FORMATS, render_page, themed
 from asyncrl.readers.status import STYLES
 from asyncrl.recipe.chain import read_chain
 from asyncrl.recipe.file import shown
@@ -221,13 +219,7 @@ def draw_accuracy(stages: Sequence[StageStory]) -> str:
     """Empty where no stage evaluated. A selection has no width; a stage that only began has one step's."""
     if not any(stage.curve for stage in stages):
         return ""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11, 3.4), layout="constrained", facecolor="white")
-        FigureCanvasAgg(figure)
+    with drawn(11, 3.4, layout="constrained") as figure:
         axis = figure.subplots()
         begin, ticks = 0, []
         for stage in stages:
@@ -252,10 +244,7 @@ def draw_accuracy(stages: Sequence[StageStory]) -> str:
         # Where a stage ends and the next begins, the end's number is shown.
         shown = dict(sorted(ticks, key=lambda tick: tick[1] != "0"))
         axis.set_xticks(list(shown), list(shown.values()))
-        svg = io.BytesIO()
-        figure.savefig(svg, format="svg", metadata=NO_METADATA)
-    document = svg.getvalue().decode()
-    return document[document.index("<svg") :]
+        return as_svg(figure)
 
 
 WRITTEN = ("html", "json", "markdown")

@@ -1,92 +1,142 @@
 """Reports as files: report.html with curves.png, report.json, report.md, responses.csv, and a picture to
-share; each is replaced whole."""
+share; each is replaced whole. Pages are one file, with a frame, style and tables that all reports share.
+"""
 
-import io
+import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib import resources
 from pathlib import Path, PurePath
 from typing import Any
 
-from asyncrl.observe.metrics.charts import (
-    ACCURACY,
-    BLUE,
-    GREEN,
-    LOSS,
-    MUTED,
-    ORANGE,
-    PURPLE,
-    REWARD,
-    learns_rows,
-)
-from asyncrl.observe.metrics.sample_curves import TITLES, Compared, chosen
-from asyncrl.observe.terminal import curves
-from asyncrl.observe.terminal.curves import INK, NO_METADATA, STYLE, draw_panel
+from markupsafe import Markup
+
+from asyncrl.journal.kept_answers import MOST_TASKS
+from asyncrl.observe.metrics.charts import BLUE, GREEN, MUTED, ORANGE, PURPLE
 from asyncrl.observe.terminal.table import duration, exact_share
+from asyncrl.readers.compare.recorded import open_runs
+from asyncrl.readers.compare.run_comparison import compare, sentences_of
+from asyncrl.readers.compare.run_comparison import tables_of as compared_tables
+from asyncrl.readers.report.answers import TASKS_PER_CHANGE
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.report.costs import responses_csv
-from asyncrl.readers.report.page import remarks_of, render
-from asyncrl.readers.report.schema import RunReport
-from asyncrl.readers.report.several import texts_of_several
-from asyncrl.readers.report.tables import as_markdown, compared_of, sampled_sets, tables_of
+from asyncrl.readers.report.pictures import GRID, INK, draw_card, draw_curves, draw_runs, draw_samples
+from asyncrl.readers.report.schema import Answers, RunReport
+from asyncrl.readers.report.tables import as_markdown, compared_of, provenance, sampled_sets, tables_of
+from asyncrl.recipe.yaml_text import write_yaml
 from asyncrl.run.checkpoints import EXPORT
-from asyncrl.run.metrics_file import Metrics, Row, read_metrics
+from asyncrl.run.metrics_file import Row, read_metrics
 from asyncrl.system.files import write_whole
 from asyncrl.system.places import CURVES, METRICS, REPORT
-from asyncrl.system.words import as_percent
 
-COLORS = (BLUE, ORANGE, GREEN, PURPLE)
-"""The base model's first."""
-
-
-def draw_samples(sets: Sequence[tuple[str, Compared]]) -> str:
-    """An <svg> element with a row of panels for each (evaluation set, curves of its models); empty without
-    any. Takes seconds."""
-    if not sets:
-        return ""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    num_columns = max(len(compared["curves"]) for _, compared in sets)
-    with matplotlib.rc_context(STYLE):
-        layout = ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12, hspace=0.04, wspace=0.03)
-        size = (5.5 * max(2, num_columns), 3.8 * len(sets))
-        figure = Figure(figsize=size, layout=layout, facecolor="white")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(len(sets), max(2, num_columns), squeeze=False)
-        for row, (name, compared) in zip(axes, sets, strict=True):
-            for axis, measure in zip(row, compared["curves"], strict=False):
-                _draw(axis, f"{name}: {TITLES[measure].partition(':')[0]}", compared, measure)
-            for axis in row[len(compared["curves"]) :]:
-                axis.set_axis_off()
-        svg = io.BytesIO()
-        figure.savefig(svg, format="svg", metadata=NO_METADATA)
-    document = svg.getvalue().decode()
-    return document[document.index("<svg") :]
+VARIABLES = {
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "line",
+    "#ffffff": "paper",
+    BLUE: "blue",
+    ORANGE: "orange",
+    GREEN: "green",
+    PURPLE: "purple",
+}
+"""Colour of a drawing -> the variable of report.css that has it, light and dark."""
 
 
-def _draw(axis: Any, title: str, compared: Compared, measure: str) -> None:
-    # What a user named is no formula.
-    axis.set_title(title, parse_math=False)
-    most, highest = 1, 0.0
-    for place, (label, curve) in enumerate(zip(compared["models"], compared["curves"][measure], strict=True)):
-        if curve is None:
-            continue
-        color = COLORS[place % len(COLORS)]
-        ks = range(1, len(curve["mean"]) + 1)
-        marker = "o" if len(ks) == 1 else ""
-        axis.plot(ks, curve["mean"], color=color, linewidth=2, label=label, marker=marker)
-        axis.fill_between(ks, curve["low"], curve["high"], color=color, alpha=0.16, linewidth=0)
-        most, highest = max(most, len(ks)), max(highest, *curve["high"])
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(chosen(most), labels=[str(k) for k in chosen(most)])
-    axis.minorticks_off()
-    axis.set_xlabel("k")
-    axis.set_ylim(0, min(1.02, 1.05 * highest or 1.0))
-    axis.yaxis.set_major_formatter(lambda value, _: as_percent(value))
-    legend = axis.legend(loc="lower left", bbox_to_anchor=(-0.015, 0.985), ncols=3, handlelength=1.4)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+def render_page(template: str, **values: Any) -> str:
+    """`template`: PACKAGE/FILE, such as report/report.html."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, loader=jinja2.FunctionLoader(_static)
+    )
+    style = Markup(_static("report/report.css"))
+    return environment.get_template(template).render(style=style, **values)
+
+
+def themed(svg: str) -> Markup:
+    """The drawing in the page's colours, which follow the reader's choice of light or dark."""
+
+    def in_page(color: re.Match[str]) -> str:
+        name = VARIABLES.get(color[0])
+        return color[0] if name is None else f"var(--{name})"
+
+    return Markup(re.sub(r"#[0-9a-f]{6}\b", in_page, svg))
+
+
+def _static(name: str) -> str:
+    package, file = name.split("/")
+    return (resources.files("asyncrl.readers") / package / "static" / file).read_text(encoding="utf-8")
+
+
+def render(report: RunReport, svg: str, samples: str, commands: Mapping[str, str]) -> str:
+    """`svg` has the curves, `samples` those over k or nothing; `commands` maps what to do next to its command
+    line."""
+    packages = {} if report.environment is None else report.environment.packages
+    return render_page(
+        "report/report.html",
+        curves=themed(svg),
+        samples=themed(samples),
+        answers=answers_of(report),
+        no_answers_note=no_answers_note(report),
+        recipe=write_yaml(report.recipe),
+        title=report.run.name,
+        model=report.model.path,
+        steps=report.run.steps,
+        training_time=duration(report.time.step_seconds),
+        remarks=remarks_of(report),
+        tables=tables_of(report),
+        commands=list(commands.items()),
+        provenance=provenance(report),
+        packages="\n".join(f"{name}=={version}" for name, version in packages.items()),
+    )
+
+
+def answers_of(report: RunReport) -> list[tuple[str, Answers, str]]:
+    """Title, answers and their note: those of the run itself, then those of each evaluation set of
+    `asyncrl eval`."""
+    sets = [(f"{each.name}, by asyncrl eval", each.answers) for each in report.evaluations]
+    return [
+        (title, found, answers_note(found))
+        for title, found in [("held-out, by the run", report.answers), *sets]
+        if found is not None
+    ]
+
+
+def answers_note(found: Answers) -> str:
+    """How many tasks changed, and the rule of those that are shown."""
+    counts = ", ".join(f"{number:,} {change}" for change, number in found.counts.items())
+    kind = "Most likely answers" if found.is_greedy else "First samples"
+    of = f" of the first {MOST_TASKS} of {found.num_tasks:,}" if found.num_tasks > MOST_TASKS else ""
+    return (
+        f"{kind} to {sum(found.counts.values()):,} tasks{of}, at {found.before} and at {found.after}: "
+        f"{counts}. Shown are the first {TASKS_PER_CHANGE} of each, in the order of the file: none was "
+        "chosen by how it reads."
+    )
+
+
+def no_answers_note(report: RunReport) -> str:
+    """Why there are none, and the command that makes some."""
+    return (
+        "Nothing kept answers of the base model and of a trained version to the same tasks. A run with "
+        "held-out tasks does, and so does an evaluation of both: "
+        f"asyncrl eval {shlex.quote(report.run.folder)} FILE --at base,last"
+    )
+
+
+def remarks_of(report: RunReport) -> list[str]:
+    """Remarks that a reader needs before the numbers."""
+    run = report.run
+    done = f"{run.steps:,} of {run.num_steps:,} steps"
+    found = {
+        "finished": [],
+        "running": [f"This run is NOT FINISHED: it is running, {done} so far."],
+        "stopped": [f"This run is NOT FINISHED: it stopped after {done}."],
+        "not begun": ["This run has not begun."],
+    }[run.state]
+    if any(start.differences for start in report.starts):
+        found = [*found, "The environment changed between two starts of this run; see the starts below."]
+    return found
 
 
 FORMATS = {"html": REPORT, "json": "report.json", "markdown": "report.md", "csv": "responses.csv"}
@@ -116,7 +166,7 @@ def write_report(
     place = folder or run_folder
     place.mkdir(parents=True, exist_ok=True)
     if "html" in formats:
-        picture = curves.draw_curves(metrics)
+        picture = draw_curves(metrics)
         samples = draw_samples([(name, compared_of(each)) for name, each in sampled_sets(report)])
         texts["html"] = lambda: render(report, picture.svg, samples, commands or {})
         (place / CURVES).write_bytes(picture.png)
@@ -126,54 +176,45 @@ def write_report(
 
 
 def write_several(folders: Sequence[Path], *, folder: Path, formats: Sequence[str]) -> list[Path]:
-    """The files of one report of several runs, in `folder`. Raises InputError and OSError, as
-    `write_report`."""
-    texts = texts_of_several(folders, formats)
+    """The files of one report of several runs, in `folder`: html and markdown, those in `formats`. Raises
+    InputError and OSError, as `write_report`."""
+    runs = open_runs(folders)
+    comparison = compare(runs)
+    title = " and ".join(run.label for run in runs) if len(runs) == 2 else f"{len(runs)} runs"
+    recipe, results = compared_tables(comparison)
+    tables = [replace(results, title="Results"), replace(recipe, title="Recipes")]
+    remarks, method = comparison["remarks"], comparison["method"]
+    sentences = [sentence for pair in comparison["pairs"] for sentence in sentences_of(pair)]
+    texts: dict[str, Callable[[], str]] = {
+        "html": lambda: render_page(
+            "report/several.html",
+            title=title,
+            labels=[run.label for run in runs],
+            remarks=remarks,
+            curves=themed(draw_runs(runs)),
+            sentences=sentences,
+            method=method,
+            tables=tables,
+        ),
+        "markdown": lambda: as_markdown(title, [*remarks, *sentences, method], tables),
+    }
+    files = {name: folder / FORMATS[name] for name in formats if name in texts}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        write_whole(folder / FORMATS[name], text)
-    return [folder / FORMATS[name] for name in texts]
+    for name, file in files.items():
+        write_whole(file, texts[name]())
+    return list(files.values())
+
+
+_MOST_CHARACTERS = 60
+"""Length of a name on the card."""
 
 
 def write_card(run_folder: Path, file: Path) -> None:
     """One picture of the run. Raises InputError and OSError, as `write_report`."""
     metrics = read_metrics(run_folder / METRICS)
-    file.write_bytes(draw_card(collect(run_folder, metrics), metrics))
-
-
-WIDTH, HEIGHT = 1200, 630
-"""Pixels, as pages that show a link's picture expect it."""
-_DPI = 100
-_MOST_CHARACTERS = 60
-"""Length of a name on the card."""
-_LARGE = {"font.size": 14, "axes.titlesize": 16, "legend.fontsize": 13, "axes.titlepad": 32}
-
-
-def draw_card(report: RunReport, metrics: Metrics) -> bytes:
-    """A PNG; takes a second of CPU."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    panels = (LOSS if learns_rows(metrics) else REWARD, ACCURACY)
-    with matplotlib.rc_context({**STYLE, **_LARGE}):
-        figure = Figure(figsize=(WIDTH / _DPI, HEIGHT / _DPI), dpi=_DPI, facecolor="white")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(
-            1, 2, gridspec_kw={"left": 0.065, "right": 0.97, "top": 0.66, "bottom": 0.125, "wspace": 0.18}
-        )
-        for axis, panel in zip(axes, panels, strict=True):
-            draw_panel(axis, panel, metrics)
-            axis.set_xlabel("optimizer step")
-            axis.xaxis.get_major_locator().set_params(integer=True)
-        words = ((0.915, _short(report.run.name), 26, INK), (0.845, result_of(report), 16, INK))
-        for height, text, size, color in (*words, (0.79, _short_facts(report), 13, MUTED)):
-            # What a user named is no formula.
-            figure.text(0.03, height, text, fontsize=size, color=color, parse_math=False)
-        figure.text(0.97, 0.915, "asyncrl", fontsize=16, color=MUTED, ha="right")
-        png = io.BytesIO()
-        figure.savefig(png, format="png")
-    return png.getvalue()
+    report = collect(run_folder, metrics)
+    facts = _short(" · ".join(_facts(report)), 2 * _MOST_CHARACTERS)
+    file.write_bytes(draw_card(metrics, _short(report.run.name), result_of(report), facts))
 
 
 def result_of(report: RunReport) -> str:
@@ -187,10 +228,6 @@ def result_of(report: RunReport) -> str:
 
 def _share(row: Row) -> str:
     return exact_share(row.get("greedy_accuracy"), row.get("greedy_low"), row.get("greedy_high"))
-
-
-def _short_facts(report: RunReport) -> str:
-    return _short(" · ".join(_facts(report)), 2 * _MOST_CHARACTERS)
 
 
 def _facts(report: RunReport) -> Iterator[str]:

@@ -1,4 +1,5 @@
-"""Warnings of a run in metrics.jsonl, its faults by cause, and what a run that ended on its own leaves behind."""
+"""Warnings of a run in metrics.jsonl, its faults by cause, and what a run that ended on its own leaves
+behind."""
 
 import io
 import logging

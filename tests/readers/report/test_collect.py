@@ -18,8 +18,8 @@ from asyncrl.journal.starts import Usage, forget_end
 from asyncrl.journal.writer import Journal
 from asyncrl.readers.report.collect import collect, distribution
 from asyncrl.readers.report.costs import responses_table, step_responses, time_of
-from asyncrl.readers.report.page import remarks_of
 from asyncrl.readers.report.schema import RunReport
+from asyncrl.readers.report.write import remarks_of
 from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.run.status import write_status
 
