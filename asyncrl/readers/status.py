@@ -178,18 +178,23 @@ def alarms_of(events: list[Row]) -> list[Told]:
 def state_of(folder: Path, status: Status) -> str:
     """As `CurrentRun.state`."""
     state = words_of_state(status)
-    if state == GONE and _has_ended(folder):
-        return "finished"
-    return state
-
-
-def _has_ended(folder: Path) -> bool:
-    """Whether the journal records the end of the run; False for one that cannot be read."""
+    if state != GONE:
+        return state
     try:
         journal = find_journal(folder / JOURNAL)
     except InputError:
-        return False
-    return journal is not None and recorded_end(journal) is not None
+        return state
+    return "finished" if journal is not None and recorded_end(journal) is not None else state
+
+
+def stamp(path: Path) -> str:
+    """A text that changes whenever the file has changed; empty without one."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ""
+    # Reading a journal that has no writer makes an empty write-ahead log: nothing was written.
+    return f"{found.st_mtime_ns:x}.{found.st_size:x}" if found.st_size else ""
 
 
 def cause_of(folder: Path) -> str | None:
@@ -221,7 +226,9 @@ LITTLE_DISK_BYTES = 2 * GIB
 def status_lines(run: CurrentRun, *, width: int) -> list[Text]:
     """None of them is wider than `width` (of 24 or more)."""
     width = max(width, NARROWEST)
-    lines = [_wrapped_title(run, width)]
+    folder = Text(printable(run.folder), style="bold", overflow="ellipsis", no_wrap=True)
+    folder.truncate(width, overflow="ellipsis")
+    lines = [folder]
     for title, text, style in _facts(run):
         lines += _fact(title, text, style, width)
     for server in run.servers if run.is_running else ():
@@ -238,12 +245,6 @@ def status_lines(run: CurrentRun, *, width: int) -> list[Text]:
     style = "yellow" if run.disk_free_bytes < LITTLE_DISK_BYTES else ""
     lines += _fact("disk", f"{run.disk_free_bytes / GIB:.1f} GiB free", style, width)
     return lines
-
-
-def _wrapped_title(run: CurrentRun, width: int) -> Text:
-    text = Text(printable(run.folder), style="bold", overflow="ellipsis", no_wrap=True)
-    text.truncate(width, overflow="ellipsis")
-    return text
 
 
 def _facts(run: CurrentRun) -> Iterator[tuple[str, str, str]]:

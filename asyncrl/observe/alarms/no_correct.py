@@ -99,23 +99,20 @@ class ZeroReward:
             for name in verifiers
             if name in LOOKED_FOR
         )
-        ends = ", ".join(repr(self._tail(trajectory)) for trajectory in trajectories[:NUM_EXAMPLES])
+        ends = ", ".join(
+            repr(self._decode(trajectory.answer_tokens()[-TAIL_TOKENS:])[-TAIL_CHARACTERS:])
+            for trajectory in trajectories[:NUM_EXAMPLES]
+        )
+        dropped = ""
+        if self._num_dropped_steps:
+            num_groups = self._num_dropped_steps * self._groups_per_batch
+            dropped = f" ({self._num_dropped_steps} of them {num_groups} groups that were dropped)"
         return (
-            f"no response was correct in {self._num_steps} steps{self._words_of_dropped()}, so nothing is "
-            f"learned: {reasons}; "
+            f"no response was correct in {self._num_steps} steps{dropped}, so nothing is learned: {reasons}; "
             f"{as_percent(self._num_cut / total)} were cut at rollout.max_new_tokens "
             f"({self._max_new_tokens})."
             f"{looked} The last ones end with {ends}"
         )
-
-    def _words_of_dropped(self) -> str:
-        if not self._num_dropped_steps:
-            return ""
-        num_groups = self._num_dropped_steps * self._groups_per_batch
-        return f" ({self._num_dropped_steps} of them {num_groups} groups that were dropped)"
-
-    def _tail(self, trajectory: Trajectory) -> str:
-        return self._decode(trajectory.answer_tokens()[-TAIL_TOKENS:])[-TAIL_CHARACTERS:]
 
 
 def _reason(score: Score) -> str:

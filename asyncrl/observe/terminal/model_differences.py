@@ -9,8 +9,8 @@ from typing import Any
 
 from asyncrl.observe.metrics.estimates import Difference, paired_difference
 from asyncrl.observe.metrics.sample_curves import TITLES, Compared, Contrast, Curve, chosen
-from asyncrl.observe.terminal.table import NOTHING, Table, compact, exact_share
-from asyncrl.system.words import as_percent, fixed, signed
+from asyncrl.observe.terminal.table import NOTHING, Table, compact, exact_share, in_points
+from asyncrl.system.words import as_percent, fixed
 
 Row = Mapping[str, Any]
 MEASURES = (("greedy", "greedy_accuracy"), ("avg", "avg_at_k"), ("pass", "pass_at_k"))
@@ -131,11 +131,7 @@ def _cells(name: str, value: str, results: Sequence[Row | None], has_differences
         yield exact_share(*((row or {}).get(column) for column in (value, f"{name}_low", f"{name}_high")))
         if index and has_differences:
             found = None if row is None or first is None else differences(first, row).get(name)
-            yield NOTHING if found is None else _difference(found)
-
-
-def _difference(found: Difference) -> str:
-    return f"{signed(100 * found.mean, 1)} [{signed(100 * found.low, 1)}, {signed(100 * found.high, 1)}]"
+            yield NOTHING if found is None else in_points(found.mean, found.low, found.high)
 
 
 HEIGHT = 11
@@ -199,8 +195,7 @@ def _difference_sample_curves(found: Contrast | None, k: int) -> str:
     at = next((each for each in found["differences"] if each["k"] == k), None) if found else None
     if at is None:
         return NOTHING
-    mean, low, high = (signed(100 * share, 1) for share in (at["mean"], at["low"], at["high"]))
-    return f"{mean} [{low}, {high}]"
+    return in_points(at["mean"], at["low"], at["high"])
 
 
 def _left_out(curves: Sequence[Curve | None]) -> str:

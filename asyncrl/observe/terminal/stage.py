@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -64,11 +63,11 @@ class PastSeconds:
         except (OSError, ValueError):
             return {}
         things = found.items() if isinstance(found, dict) else ()
-        return {like: seconds for like, seconds in things if _are_seconds(seconds)}
-
-
-def _are_seconds(found: Any) -> bool:
-    return isinstance(found, list) and all(isinstance(each, int | float) for each in found)
+        return {
+            like: found
+            for like, found in things
+            if isinstance(found, list) and all(isinstance(each, int | float) for each in found)
+        }
 
 
 PLAIN_INTERVAL_SECONDS = 10.0
@@ -79,10 +78,6 @@ PLAIN_INTERVAL_SHARE = 1 / 6
 
 RATED_AFTER_SECONDS = 1.0
 """Until then counts say nothing of how long the rest takes."""
-
-
-def _nothing() -> None:
-    """Shows nothing."""
 
 
 class Stage:
@@ -103,7 +98,7 @@ class Stage:
         self.done = 0.0
         self.is_stopped = False
         """Set where the block ends because it was asked to stop: it is not done."""
-        self.on_change: Callable[[], None] = _nothing
+        self.on_change: Callable[[], object] = lambda: None
         self.clock = clock
         self.usual_seconds = usual_seconds
         self._began = self._counts_from = clock()

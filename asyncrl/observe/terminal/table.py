@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from asyncrl.system.words import as_percent, fixed
+from asyncrl.system.words import as_percent, fixed, signed
 
 NOTHING = "-"
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -60,6 +60,11 @@ def exact_share(share: float | None, low: float | None, high: float | None) -> s
     if share is None or low is None or high is None:
         return NOTHING
     return f"{as_percent(share, 1)} [{fixed(100 * low, 1)}, {fixed(100 * high, 1)}]"
+
+
+def in_points(mean: float, low: float, high: float) -> str:
+    """A difference of shares with its interval: 0.5, -0.166, 0.832 -> "+50.0 [-16.6, +83.2]"."""
+    return f"{signed(100 * mean, 1)} [{signed(100 * low, 1)}, {signed(100 * high, 1)}]"
 
 
 def duration(seconds: float | None) -> str:

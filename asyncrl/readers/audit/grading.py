@@ -228,7 +228,15 @@ async def grade_again(
                 verdict = await grade(response, with_prompt(tasks.tasks[response.task_id], response.prompt))
                 found[response.trajectory_id] = Regraded(response, verdict)
                 told()
-                _watch(faults, response, tasks.tasks[response.task_id].verifier.name, verdict)
+                name = tasks.tasks[response.task_id].verifier.name
+                if verdict.outcome is not Outcome.FAULT:
+                    faults.answered(name)
+                elif (number := faults.failed(name)) is not None:
+                    raise NoVerdicts(
+                        f'the verifier "{name}" gave no verdict on {number} responses in a row '
+                        f"(verifying.max_faults_in_a_row), the last time on {response.trajectory_id}: "
+                        f"{verdict.detail}"
+                    )
                 # Verdicts that need no worker must leave room for Ctrl-C.
                 await asyncio.sleep(0)
 
@@ -251,13 +259,3 @@ async def _verdict(pool: VerifierPool, recipe: Recipe, response: TrainedResponse
         if verdict.outcome is not Outcome.FAULT:
             break
     return verdict
-
-
-def _watch(faults: FaultsInARow, response: TrainedResponse, name: str, verdict: Verdict) -> None:
-    if verdict.outcome is not Outcome.FAULT:
-        faults.answered(name)
-    elif (number := faults.failed(name)) is not None:
-        raise NoVerdicts(
-            f'the verifier "{name}" gave no verdict on {number} responses in a row '
-            f"(verifying.max_faults_in_a_row), the last time on {response.trajectory_id}: {verdict.detail}"
-        )

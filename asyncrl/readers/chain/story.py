@@ -16,16 +16,16 @@ from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.journal.starts import read_usage
 from asyncrl.observe.metrics.estimates import Difference, paired_difference
 from asyncrl.readers.compare.recorded import HELDOUT, Scores, common, greedy_scores, sampled_scores
-from asyncrl.readers.report.collect import tokens_of
+from asyncrl.readers.report.collect import base_and_last, tokens_of
 from asyncrl.readers.report.costs import HOUR, is_number, time_of
 from asyncrl.readers.report.schema import Part
-from asyncrl.readers.status import NOT_STARTED, cause_of, state_of
+from asyncrl.readers.status import NOT_STARTED, cause_of, stamp, state_of
 from asyncrl.recipe.file import shown
 from asyncrl.recipe.stage import OF_STAGES
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.chain import CHAIN, SELECTION, ChainFolder, SelectionRecord, StageRecord
 from asyncrl.run.checkpoints import EXPORT
-from asyncrl.run.metrics_file import Metrics, Row, flat, read_metrics
+from asyncrl.run.metrics_file import Row, flat, read_metrics
 from asyncrl.run.status import read_status
 from asyncrl.system.files import read_text
 from asyncrl.system.places import CHECKPOINTS, JOURNAL, METRICS, RECIPE
@@ -198,27 +198,21 @@ def _trained(number: int, stage: StageRecord, chain: Path, earlier: Sequence[Sta
         return _story(number, stage, NOT_STARTED)
     status = read_status(run)
     state = NOT_STARTED if status is None else state_of(run, status)
-    model, known = _facts(run, tuple(_stamp(run / name) for name in (RECIPE, METRICS, JOURNAL)))
+    model, known = _facts(run, tuple(stamp(run / name) for name in (RECIPE, METRICS, JOURNAL)))
     cause = cause_of(run) if state == "failed" else None
     words = model_words(model, earlier)
     return _story(number, stage, state, place=str(run), cause=cause, began_with=words, **known)
 
 
-def _stamp(file: Path) -> tuple[int, int]:
-    """Changes with the file; a run that goes on writes its metrics after each step."""
-    found = file.stat() if file.is_file() else None
-    return (0, 0) if found is None else (found.st_mtime_ns, found.st_size)
-
-
 @functools.lru_cache(maxsize=MOST_KEPT)
-def _facts(run: Path, stamps: tuple[tuple[int, int], ...]) -> tuple[str, dict[str, Any]]:
+def _facts(run: Path, stamps: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
     """The path of the model that a run began with, and what its files say. `stamps` change with them."""
     recipe = read_yaml(read_text(run / RECIPE))
     metrics = read_metrics(run / METRICS)
     journal = find_journal(run / JOURNAL)
     spent = time_of({} if journal is None else read_usage(journal), metrics.steps)
     steps = int(metrics.steps[-1]["step"]) if metrics.steps else 0
-    before, after = _ends(metrics)
+    before, after = base_and_last(metrics)
     tokens = tokens_of(journal)
     return recipe["model"]["path"], {
         "ended_with": f"{recipe['name']}, step {steps}" if steps else None,
@@ -227,8 +221,8 @@ def _facts(run: Path, stamps: tuple[tuple[int, int], ...]) -> tuple[str, dict[st
         "before": None if before is None else flat(before),
         "after": None if after is None else flat(after),
         "changes": {} if journal is None or after is None else changes(journal, int(after["step"])),
-        "heldout_loss_before": _first(metrics, "heldout_loss_at_start"),
-        "heldout_loss_after": _last(metrics, "heldout_loss"),
+        "heldout_loss_before": _first(metrics.steps, "heldout_loss_at_start"),
+        "heldout_loss_after": _first(metrics.steps[::-1], "heldout_loss"),
         "curve": [_point(row) for row in metrics.evaluations if is_number(row.get("greedy_accuracy"))],
         "wall_seconds": spent.wall_seconds,
         "cpu_hours": spent.cpu_hours,
@@ -243,14 +237,6 @@ def _story(number: int, stage: StageRecord, state: str, **known: Any) -> StageSt
     unknown |= {"changes": {}, "curve": []}
     told = {"number": number, "name": stage.name, "kind": stage.kind, "place": stage.place, "state": state}
     return StageStory.model_validate(unknown | told | known)
-
-
-def _ends(metrics: Metrics) -> tuple[Row | None, Row | None]:
-    rows = [row for row in metrics.evaluations if is_number(row.get("num_tasks"))]
-    before = next((row for row in rows if row["when"] == "before"), None)
-    trained = [row for row in rows if row["step"] > 0]
-    # The evaluation after training, of the same step, has samples too.
-    return before, max(trained, key=lambda row: (row["step"], row["when"] == "after"), default=None)
 
 
 def changes(journal: JournalReader, version: int) -> dict[str, Difference]:
@@ -275,12 +261,8 @@ def _point(row: Row) -> list[float]:
     return [row["step"], value, float(row.get("greedy_low") or value), float(row.get("greedy_high") or value)]
 
 
-def _first(metrics: Metrics, name: str) -> float | None:
-    return next((row[name] for row in metrics.steps if is_number(row.get(name))), None)
-
-
-def _last(metrics: Metrics, name: str) -> float | None:
-    return next((row[name] for row in reversed(metrics.steps) if is_number(row.get(name))), None)
+def _first(steps: Sequence[Row], name: str) -> float | None:
+    return next((row[name] for row in steps if is_number(row.get(name))), None)
 
 
 def found_place(stage: StageRecord, chain: Path) -> Path:

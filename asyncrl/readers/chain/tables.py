@@ -18,6 +18,7 @@ from asyncrl.observe.terminal.table import (
     compact,
     duration,
     exact_share,
+    in_points,
     percent_with_interval,
     printable,
 )
@@ -33,7 +34,7 @@ from asyncrl.run.chain import CHAIN, SELECTION
 from asyncrl.run.metrics_file import Row
 from asyncrl.system.files import write_whole
 from asyncrl.system.places import REPORT
-from asyncrl.system.words import as_percent, signed
+from asyncrl.system.words import as_percent
 
 
 def chain_folder(path: Path) -> Path | None:
@@ -143,9 +144,7 @@ def _pair(before: str, after: str) -> str:
 
 
 def change(found: Difference | None) -> str:
-    if found is None:
-        return NOTHING
-    return f"{signed(100 * found.mean, 1)} [{signed(100 * found.low, 1)}, {signed(100 * found.high, 1)}]"
+    return NOTHING if found is None else in_points(found.mean, found.low, found.high)
 
 
 def cost(story: ChainStory) -> Table:

@@ -56,7 +56,11 @@ def flat(recipe: Mapping[str, Any], prefix: str = "") -> Keys:
 def differing(recipes: Sequence[Keys]) -> list[str]:
     """Keys without one value in all recipes, in the order of the recipes; paths and names last."""
     keys = dict.fromkeys(key for recipe in recipes for key in recipe)
-    found = [key for key in keys if len({_text(recipe, key) for recipe in recipes}) > 1]
+    # A key that a recipe lacks differs from any value.
+    texts = [
+        {key: json.dumps(value, sort_keys=True, default=str) for key, value in r.items()} for r in recipes
+    ]
+    found = [key for key in keys if len({text.get(key) for text in texts}) > 1]
     return sorted(found, key=lambda key: key.rpartition(".")[2] in PLACES)
 
 
@@ -64,10 +68,6 @@ def without_seed(recipe: Keys) -> str:
     """Equal for recipes that differ in nothing but seed, name and run_folder."""
     kept = {key: value for key, value in recipe.items() if key not in OWN}
     return json.dumps(kept, sort_keys=True, default=str)
-
-
-def _text(recipe: Keys, key: str) -> str:
-    return json.dumps(recipe[key], sort_keys=True, default=str) if key in recipe else ""
 
 
 @dataclass(frozen=True)

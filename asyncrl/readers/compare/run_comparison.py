@@ -53,7 +53,9 @@ def cost_at(run: RecordedRun, step: int) -> Cost:
     """Cost of all steps up to `step`."""
     rows = [row for row in run.metrics.steps if row["step"] <= step]
     return {
-        "tokens_generated": sum(map(_generated, rows)),
+        "tokens_generated": sum(
+            (row.get("rollout_tokens_per_second") or 0.0) * (row.get("step_seconds") or 0.0) for row in rows
+        ),
         "tokens_trained": sum(row.get("num_tokens") or 0.0 for row in rows),
         "seconds": sum(row.get("step_seconds") or 0.0 for row in rows),
     }
@@ -78,10 +80,6 @@ def _point(group: Group, step: int, rows: list[Row]) -> Point:
         "low": accuracy.low,
         "high": accuracy.high,
     }
-
-
-def _generated(row: Row) -> float:
-    return float((row.get("rollout_tokens_per_second") or 0.0) * (row.get("step_seconds") or 0.0))
 
 
 METHOD = (

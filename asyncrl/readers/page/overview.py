@@ -20,9 +20,9 @@ from asyncrl.readers.chain.tables import brought, cost
 from asyncrl.readers.compare.contest import KINDS, DifferingAnswers, Kind, differing_answers
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
-from asyncrl.readers.page.runs import RUNS, Run, answer, or_refused, stamp, table_json, whole
-from asyncrl.readers.status import cause_of, state_of
-from asyncrl.run.metrics_file import RESUMED, Metrics, Row
+from asyncrl.readers.page.runs import RUNS, Run, answer, or_refused, table_json, whole
+from asyncrl.readers.status import cause_of, stamp, state_of
+from asyncrl.run.metrics_file import RESUMED, Metrics
 from asyncrl.run.status import read_status
 from asyncrl.system.places import METRICS
 
@@ -74,6 +74,8 @@ def read_line(run: Run) -> Line:
         state, step, total_steps = None, None, None
     evaluations = [row for row in metrics.evaluations if row.get("greedy_accuracy") is not None]
     last = evaluations[-1] if evaluations else {}
+    # Evenly, the last one among them.
+    shown = evaluations[:: -max(1, -(-len(evaluations) // MOST_POINTS))][::-1]
     alarms = [row for row in metrics.events if row["event"] == "alarm"]
     alarm = alarms[-1] if alarms else {}
     rows = [*metrics.steps[:1], *metrics.steps[-1:], *evaluations[:1], *evaluations[-1:]]
@@ -88,11 +90,13 @@ def read_line(run: Run) -> Line:
         "step": step,
         "total_steps": total_steps,
         "again": _again(metrics),
-        "accuracies": [[row["step"], row["greedy_accuracy"]] for row in _thinned(evaluations, MOST_POINTS)],
+        "accuracies": [[row["step"], row["greedy_accuracy"]] for row in shown],
         "low": last.get("greedy_low"),
         "high": last.get("greedy_high"),
         "reward": metrics.steps[-1].get("reward_mean") if metrics.steps else None,
-        "alarm": _words(alarm) if alarm else None,
+        "alarm": f"{alarm.get('text')}{'' if alarm.get('is_on', True) else ' It is over.'}"
+        if alarm
+        else None,
         "alarm_step": alarm.get("step"),
         "begun_seconds": min(times, default=None),
         "written_seconds": max(times, default=None),
@@ -131,16 +135,6 @@ def _again(metrics: Metrics) -> tuple[int, int] | None:
     version, last = resumed[-1]["version"], resumed[-1]["superseded_to"]
     done = metrics.steps[-1]["step"] if metrics.steps else version
     return None if done >= last else (version + 1, last)
-
-
-def _words(alarm: Row) -> str:
-    return f"{alarm.get('text')}{'' if alarm.get('is_on', True) else ' It is over.'}"
-
-
-def _thinned(rows: Sequence[Any], most: int) -> list[Any]:
-    """At most `most` of the rows, evenly, the last one among them."""
-    every = -(-len(rows) // most)
-    return list(rows[::-1][:: max(1, every)])[::-1]
 
 
 async def ask_lines(request: web.Request) -> web.Response:
@@ -207,7 +201,7 @@ def _compared(revision: str, folders: tuple[tuple[str, Path], ...]) -> Compariso
 
 
 def read_comparison(folders: dict[str, Path], after: str) -> Compared:
-    revision = _revision(folders)
+    revision = " ".join(f"{name}:{stamp(folder / METRICS)}" for name, folder in folders.items())
     if revision == after:
         return {"revision": revision, "comparison": None}
     return {"revision": revision, "comparison": _compared(revision, tuple(folders.items()))}
@@ -216,7 +210,10 @@ def read_comparison(folders: dict[str, Path], after: str) -> Compared:
 def hold_comparisons(folders: dict[str, Path]) -> dict[str, Any]:
     """The first `MOST_HELD` runs that can be read, side by side in the order of their names, and each
     pair of them with the first tasks that it answered differently: path -> answer."""
-    readable = (name for name, folder in folders.items() if _is_readable(folder))
+    # A dictionary says why a run cannot be opened.
+    readable = (
+        name for name, folder in folders.items() if not isinstance(or_refused(open_runs, [folder]), dict)
+    )
     names = sorted(itertools.islice(readable, MOST_HELD))
     found: dict[str, Any] = {"/api/compare": names}
     if len(names) < len(folders):
@@ -230,14 +227,6 @@ def hold_comparisons(folders: dict[str, Path]) -> dict[str, Any]:
             path = f"/api/compare/answers?runs={','.join(chosen)}&kind={kind}&offset=0"
             found[path] = or_refused(read_answers, sides, kind, 0)
     return found
-
-
-def _is_readable(folder: Path) -> bool:
-    try:
-        open_runs([folder])
-    except (InputError, OSError):
-        return False
-    return True
 
 
 async def ask_comparison(request: web.Request) -> web.Response:
@@ -269,7 +258,3 @@ def _folders(request: web.Request) -> dict[str, Path]:
     if lacking:
         raise web.HTTPNotFound(text=f"There is no run {lacking[0]}.")
     return {name: there[name] for name in names}
-
-
-def _revision(folders: dict[str, Path]) -> str:
-    return " ".join(f"{name}:{stamp(folder / METRICS)}" for name, folder in folders.items())

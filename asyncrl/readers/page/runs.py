@@ -17,6 +17,7 @@ from asyncrl.model.token_text import TokenTexts
 from asyncrl.observe.terminal.table import Table
 from asyncrl.readers.chain.story import is_chain, runs_of
 from asyncrl.readers.chain.tables import chain_folder
+from asyncrl.readers.status import stamp
 from asyncrl.recipe import Model
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.metrics_file import MetricsFollower
@@ -147,16 +148,6 @@ def _unused(name: str, used: set[str]) -> str:
     while (numbered := name if number == 1 else f"{name}~{number}") in used:
         number += 1
     return numbered
-
-
-def stamp(path: Path) -> str:
-    """A text that changes whenever the file has changed; empty without one."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return ""
-    # Reading a journal that has no writer makes an empty write-ahead log: nothing was written.
-    return f"{found.st_mtime_ns:x}.{found.st_size:x}" if found.st_size else ""
 
 
 def _tokenizer_folder(run_folder: Path, section: dict[str, Any]) -> Path:

@@ -19,9 +19,9 @@ from asyncrl.journal.counters import REPEATED, read_counters
 from asyncrl.journal.responses import ChangedTask, read_changed_tasks
 from asyncrl.observe.metrics.charts import evaluated_columns
 from asyncrl.observe.metrics.mishaps import group_faults, warnings_of
-from asyncrl.readers.page.runs import Run, answer, run_of, stamp, table_json, whole
+from asyncrl.readers.page.runs import Run, answer, run_of, table_json, whole
 from asyncrl.readers.report.answers import read_measured
-from asyncrl.readers.status import cause_of, state_of
+from asyncrl.readers.status import cause_of, stamp, state_of
 from asyncrl.run.metrics_file import RESUMED, Row
 from asyncrl.run.status import is_running, read_status
 from asyncrl.system.places import ANSWERS

@@ -1,9 +1,10 @@
 """Answers of the base model and of a trained one, and the results of `asyncrl eval` on a run's models."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from asyncrl.journal.evaluations import (
     GREEDY,
@@ -17,7 +18,6 @@ from asyncrl.journal.kept_answers import (
     ANSWERS,
     MOST_CHARACTERS,
     KeptResult,
-    ShownAnswer,
     ShownAnswers,
     read_results,
 )
@@ -96,7 +96,13 @@ def _measured(results: Sequence[KeptResult]) -> Measured:
     )
 
 
-CHANGES = ("wrong to right", "right to wrong", "right twice", "wrong twice")
+CHANGES = {
+    (False, True): "wrong to right",
+    (True, False): "right to wrong",
+    (True, True): "right twice",
+    (False, False): "wrong twice",
+}
+"""(was right, is right) -> the change."""
 TASKS_PER_CHANGE = 3
 
 
@@ -106,26 +112,28 @@ def before_and_after(journal: JournalReader) -> schema.Answers | None:
     if len(versions) < 2 or versions[0] != 0:
         return None
     steps = versions[0], versions[-1]
-    before, after = ({a.task_id: a for a in _of(journal, step) if a.sample == GREEDY} for step in steps)
-    counts, some = _changes(*({a.task_id: a.correctness for a in each.values()} for each in (before, after)))
+    sides = [{a.task_id: a for a in _of(journal, step) if a.sample == GREEDY} for step in steps]
+    counts, some = _changes(*({a.task_id: a.correctness for a in each.values()} for each in sides))
     prompts = read_prompts(journal, HELDOUT)
     texts = [read_texts(journal, step, HELDOUT, [*some]) for step in steps]
+
+    def given(side: int, task: str) -> schema.GivenAnswer:
+        answer, text = sides[side][task], texts[side].get(task)
+        return schema.GivenAnswer(
+            text=None if text is None else _cut(text),
+            extracted=None if answer.extracted is None else _cut(answer.extracted),
+            outcome=answer.outcome,
+            num_tokens=answer.num_tokens,
+            is_cut=answer.is_cut,
+        )
+
     return schema.Answers(
         before=f"step {steps[0]}",
         after=f"step {steps[1]}",
         is_greedy=True,
-        num_tasks=len(before),
+        num_tasks=len(sides[0]),
         counts=counts,
-        tasks=[
-            schema.AnsweredTask(
-                task_id=task,
-                prompt=_cut(prompts.get(task, "")),
-                change=change,
-                before=_given(before[task], texts[0]),
-                after=_given(after[task], texts[1]),
-            )
-            for task, change in some.items()
-        ],
+        tasks=_tasks(some, lambda task: _cut(prompts.get(task, "")), given),
     )
 
 
@@ -135,36 +143,45 @@ def measured_before_and_after(measured: Measured) -> schema.Answers | None:
     kept = [(label, found) for label, found in measured.answers() if found is not None]
     if len(kept) < 2 or kept[0][0] != BASE or kept[0][1]["is_greedy"] != kept[-1][1]["is_greedy"]:
         return None
-    (first, _), (last, _) = kept[0], kept[-1]
-    before, after = ({a["task_id"]: a for a in kept[place][1]["tasks"]} for place in (0, -1))
-    counts, some = _changes(*({t: a["correctness"] for t, a in each.items()} for each in (before, after)))
+    sides = [{answer["task_id"]: answer for answer in kept[place][1]["tasks"]} for place in (0, -1)]
+    counts, some = _changes(*({t: a["correctness"] for t, a in each.items()} for each in sides))
+
+    def given(side: int, task: str) -> schema.GivenAnswer:
+        answer: Mapping[str, Any] = sides[side][task]
+        return schema.GivenAnswer(**{name: answer[name] for name in schema.GivenAnswer.model_fields})
+
     return schema.Answers(
-        before=first,
-        after=last,
+        before=kept[0][0],
+        after=kept[-1][0],
         is_greedy=kept[0][1]["is_greedy"],
         num_tasks=kept[0][1]["num_tasks"],
         counts=counts,
-        tasks=[
-            schema.AnsweredTask(
-                task_id=task,
-                prompt=before[task]["prompt"],
-                change=change,
-                before=_kept(before[task]),
-                after=_kept(after[task]),
-            )
-            for task, change in some.items()
-        ],
+        tasks=_tasks(some, lambda task: sides[0][task]["prompt"], given),
     )
+
+
+def _tasks(
+    changes: Mapping[str, str],
+    prompt: Callable[[str], str],
+    given: Callable[[int, str], schema.GivenAnswer],
+) -> list[schema.AnsweredTask]:
+    """`given` takes the side, 0 before and 1 after, and the task."""
+    return [
+        schema.AnsweredTask(
+            task_id=task, prompt=prompt(task), change=change, before=given(0, task), after=given(1, task)
+        )
+        for task, change in changes.items()
+    ]
 
 
 def _changes(
     before: Mapping[str, float | None], after: Mapping[str, float | None]
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Change -> tasks with a verdict on both answers; the first tasks of each -> their change."""
-    changes: dict[str, list[str]] = {change: [] for change in CHANGES}
+    changes: dict[str, list[str]] = {change: [] for change in CHANGES.values()}
     for task, correctness in before.items():
         if task in after and None not in (correctness, after[task]):
-            changes[_change(correctness == 1.0, after[task] == 1.0)].append(task)
+            changes[CHANGES[correctness == 1.0, after[task] == 1.0]].append(task)
     some = {task: change for change, tasks in changes.items() for task in tasks[:TASKS_PER_CHANGE]}
     return {change: len(tasks) for change, tasks in changes.items()}, some
 
@@ -176,7 +193,8 @@ def sampled_over_k(journal: JournalReader) -> schema.OverK | None:
         return None
     found = [_samples(_of(journal, step)) for step in (versions[0], versions[-1])]
     tasks = [task for task in found[0] if task in found[1]]
-    tallies = [[_tally(of_tasks[task]) for task in tasks] for of_tasks in found]
+    # Which samples give equal answers is not stored: there is no maj@k.
+    tallies = [[Tally(len(each[t]), sum(s == 1.0 for s in each[t]), None) for t in tasks] for each in found]
     if any(max((tally.num_samples for tally in each), default=0) < 2 for each in tallies):
         return None
     compared = compare(["base", f"step {versions[-1]}"], tallies)
@@ -192,33 +210,6 @@ def _of(journal: JournalReader, step: int) -> list[Answer]:
     return read_answers(journal, step, HELDOUT)
 
 
-def _change(was_right: bool, is_right: bool) -> str:
-    if was_right == is_right:
-        return "right twice" if is_right else "wrong twice"
-    return "wrong to right" if is_right else "right to wrong"
-
-
-def _given(answer: Answer, texts: Mapping[str, str]) -> schema.GivenAnswer:
-    text = texts.get(answer.task_id)
-    return schema.GivenAnswer(
-        text=None if text is None else _cut(text),
-        extracted=None if answer.extracted is None else _cut(answer.extracted),
-        outcome=answer.outcome,
-        num_tokens=answer.num_tokens,
-        is_cut=answer.is_cut,
-    )
-
-
-def _kept(answer: ShownAnswer) -> schema.GivenAnswer:
-    return schema.GivenAnswer(
-        text=answer["text"],
-        extracted=answer["extracted"],
-        outcome=answer["outcome"],
-        num_tokens=answer["num_tokens"],
-        is_cut=answer["is_cut"],
-    )
-
-
 def _cut(text: str) -> str:
     return shortened(text, MOST_CHARACTERS)
 
@@ -231,8 +222,3 @@ def _samples(answers: Sequence[Answer]) -> dict[str, list[float]]:
             graded = [] if answer.correctness is None else [answer.correctness]
             found.setdefault(answer.task_id, []).extend(graded)
     return found
-
-
-def _tally(scores: Sequence[float]) -> Tally:
-    """Which samples give equal answers is not stored: there is no maj@k."""
-    return Tally(len(scores), sum(score == 1.0 for score in scores), None)

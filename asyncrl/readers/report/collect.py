@@ -62,6 +62,7 @@ def collect(run_folder: Path, metrics: Metrics | None = None) -> schema.RunRepor
     last = starts[-1].record if starts else None
     shape = None if last is None else last.shape
     sampled = None if journal is None else read_sampled(journal)
+    off_policy = {name: _numbers(metrics.steps, name) for name in OFF_POLICY}
     books = Conservation(tokens_of(journal), {} if journal is None else journal.fates())
     return schema.RunReport(
         written_seconds=round(time.time(), 3),
@@ -78,7 +79,7 @@ def collect(run_folder: Path, metrics: Metrics | None = None) -> schema.RunRepor
         tokens=_tokens(books, metrics.steps, 0.0 if sampled is None else sampled.num_prompt_tokens),
         flops=flops_of(shape, sampled, metrics.steps),
         time=time_of(usage, metrics.steps),
-        off_policy=_off_policy(metrics.steps),
+        off_policy={name: distribution(values) for name, values in off_policy.items() if values},
         faults=[] if journal is None else group_faults(journal.faults(), journal.retried_faults()),
         starts=_starts(starts, usage),
         model=_model(recipe, None if journal is None else recorded_model(journal), shape),
@@ -113,15 +114,25 @@ def _run(run_folder: Path, recipe: Recipe, metrics: Metrics, *, has_journal: boo
     )
 
 
+def base_and_last(metrics: Metrics) -> tuple[Row | None, Row | None]:
+    """The held-out evaluation before the first step, and the newest one after a step."""
+    rows = [row for row in metrics.evaluations if is_number(row.get("num_tasks"))]
+    base = next((row for row in rows if row["when"] == "before"), None)
+    trained = [row for row in rows if row["step"] > 0]
+    # The evaluation after training, of the same step, has samples too.
+    return base, max(trained, key=lambda row: (row["step"], row["when"] == "after"), default=None)
+
+
 def _heldout(metrics: Metrics) -> schema.HeldOut | None:
     rows = [row for row in metrics.evaluations if is_number(row.get("num_tasks"))]
     if not rows:
         return None
-    base = next((row for row in rows if row["when"] == "before"), None)
+    base, last = base_and_last(metrics)
     trained = [row for row in rows if row["step"] > 0]
-    # The evaluation after training, of the same step, has samples too.
-    last = max(trained, key=lambda row: (row["step"], row["when"] == "after"), default=None)
-    best = _best(trained)
+    known = [row for row in trained if is_number(row.get("greedy_accuracy"))]
+    best = max(
+        known, key=lambda row: (row["greedy_accuracy"], -row["step"], row["when"] == "after"), default=None
+    )
     templates = [row.get("template") for row in rows]
     return schema.HeldOut(
         template=next((template for template in reversed(templates) if template), None),
@@ -133,18 +144,11 @@ def _heldout(metrics: Metrics) -> schema.HeldOut | None:
     )
 
 
-def _best(trained: Sequence[Row]) -> Row | None:
-    known = [row for row in trained if is_number(row.get("greedy_accuracy"))]
-    return max(
-        known, key=lambda row: (row["greedy_accuracy"], -row["step"], row["when"] == "after"), default=None
-    )
-
-
 def _benchmarks(metrics: Metrics) -> list[schema.Benchmark]:
-    rows: dict[str, list[Row]] = {}
-    for row in metrics.benchmarks:
-        rows.setdefault(row["benchmark"], []).append(row)
-    return [_benchmark(name, each) for name, each in rows.items()]
+    names = dict.fromkeys(row["benchmark"] for row in metrics.benchmarks)
+    return [
+        _benchmark(name, [row for row in metrics.benchmarks if row["benchmark"] == name]) for name in names
+    ]
 
 
 def _benchmark(name: str, rows: Sequence[Row]) -> schema.Benchmark:
@@ -175,7 +179,7 @@ def _evaluated(measured: Measured) -> schema.Evaluated:
 
 
 def _ends(steps: Sequence[Row], name: str) -> schema.Ends:
-    values = [row[name] for row in steps if is_number(row.get(name))]
+    values = _numbers(steps, name)
     if not values:
         return schema.Ends(first=None, last=None, mean=None)
     return schema.Ends(first=values[0], last=values[-1], mean=statistics.fmean(values))
@@ -186,16 +190,15 @@ def _tokens(books: Conservation, steps: Sequence[Row], prompt_tokens: float) -> 
         generated=books.generated_tokens(),
         generated_groups=books.generated_groups(),
         trained=books.tokens.get(TRAINED, 0),
-        in_loss=sum(int(row["num_tokens"]) for row in steps if is_number(row.get("num_tokens"))),
+        in_loss=sum(map(int, _numbers(steps, "num_tokens"))),
         prompt=round(prompt_tokens),
         fates=books.fates(),
         unaccounted=books.missing_tokens(),
     )
 
 
-def _off_policy(steps: Sequence[Row]) -> dict[str, schema.Distribution]:
-    columns = {name: [row[name] for row in steps if is_number(row.get(name))] for name in OFF_POLICY}
-    return {name: distribution(values) for name, values in columns.items() if values}
+def _numbers(steps: Sequence[Row], name: str) -> list[float]:
+    return [row[name] for row in steps if is_number(row.get(name))]
 
 
 def distribution(values: Sequence[float]) -> schema.Distribution:

@@ -162,7 +162,10 @@ def scale(report: RunReport) -> Table:
         ("wall time, all starts", duration(time.wall_seconds)),
         ("time of the steps that count", duration(time.step_seconds)),
         ("the trainer's time", shares or NOTHING),
-        ("idle in steady state", _idle(report)),
+        (
+            "idle in steady state",
+            f"trainer {percent(time.trainer_idle_share)}, rollout {percent(time.rollout_idle_share)}",
+        ),
         ("GPU hours", _number(time.gpu_hours)),
         ("CPU hours", _number(time.cpu_hours)),
         *((f"- {p.name}", _process(p.cpu_hours, p.gpu_hours, p.num_restarts)) for p in time.processes),
@@ -170,11 +173,6 @@ def scale(report: RunReport) -> Table:
         ("response tokens, first to last step", _ends(report)),
     ]
     return Table("Cost and scale", ("", "value"), rows, FLOPS)
-
-
-def _idle(report: RunReport) -> str:
-    time = report.time
-    return f"trainer {percent(time.trainer_idle_share)}, rollout {percent(time.rollout_idle_share)}"
 
 
 def _process(cpu_hours: float | None, gpu_hours: float, restarts: int) -> str:

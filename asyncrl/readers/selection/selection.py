@@ -110,18 +110,15 @@ class Reading:
     def _found(self, asked: Asked, by_group: Mapping[int, list[GradedResponse]]) -> Found:
         row, groups = asked
         graded = [each for group in groups for each in by_group.get(group, ())]
-        refused = self._refused(row)
+        refused = self.filters.refuses_row(row.row_id)
+        if refused is None and question_digest(row.prompt) in self.evaluated:
+            refused = Fate.EVALUATED
         if refused is not None:
             fates = {each.trajectory_id: refused for each in graded}
         else:
             reasons = {each.trajectory_id: self._why_not(each) for each in graded}
             fates = {name: fate for name, fate in reasons.items() if fate is not None}
         return Found(row, graded, fates, groups, refused)
-
-    def _refused(self, row: Row) -> Fate | None:
-        if (fate := self.filters.refuses_row(row.row_id)) is not None:
-            return fate
-        return Fate.EVALUATED if question_digest(row.prompt) in self.evaluated else None
 
     def _why_not(self, each: GradedResponse) -> Fate | None:
         if each.outcome is None:
@@ -214,7 +211,9 @@ class Selection:
             if each.score.correctness is None:
                 fate = Fate.FAULT
             if fate is None:
-                said = repr(_all_tokens(tokens[each.response_id])) if each.has_turns else each.text
+                said = each.text
+                if each.has_turns:
+                    said = repr([token for part in tokens[each.response_id].parts for token in part.tokens])
                 digest = blake2b(asked + said.encode("utf-8", "surrogatepass"), digest_size=16).digest()
                 fate = Fate.REPEATED if digest in self._texts else None
                 self._texts.add(digest)
@@ -273,7 +272,3 @@ def missing_responses(
         goal = num_usable + found.num_compacted() if replaces_compacted else 0
         lacking[found.row.row_id] = max(goal, wanted) - num_usable
     return {row_id: number for row_id, number in lacking.items() if number > 0}
-
-
-def _all_tokens(tokens: ResponseTokens) -> list[int]:
-    return [token for part in tokens.parts for token in part.tokens]

@@ -256,7 +256,8 @@ class Output:
     ) -> None:
         try:
             if kind is None and self.num_lines:
-                self._finish()
+                self._guarded(self._close)
+                self._guarded(lambda: os.replace(self._part, self.path))
         finally:
             # A full disk refuses what the buffers still hold, too.
             for file in (self._lines, self._table):
@@ -273,16 +274,8 @@ class Output:
             if len(self._waiting) >= ROWS_AT_ONCE:
                 self._guarded(self._write_waiting)
         else:
-            text = f"{json.dumps(line, ensure_ascii=False)}\n"
-            self._guarded(lambda: self._write_text(text))
-
-    def _write_text(self, text: str) -> None:
-        assert self._lines is not None
-        self._lines.write(text)
-
-    def _finish(self) -> None:
-        self._guarded(self._close)
-        self._guarded(lambda: os.replace(self._part, self.path))
+            text, lines = f"{json.dumps(line, ensure_ascii=False)}\n", self._lines
+            self._guarded(lambda: lines.write(text))
 
     def _close(self) -> None:
         if self._lines is not None:
