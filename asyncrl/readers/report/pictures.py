@@ -96,7 +96,7 @@ def _over_steps(axis: Any) -> None:
 
 
 def _plain_legend(legend: Any) -> None:
-    """What a user named is no formula."""
+    """Shows names as they are: a user's name is no formula."""
     for text in legend.get_texts():
         text.set_parse_math(False)
 
