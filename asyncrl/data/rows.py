@@ -128,7 +128,7 @@ def columns_of(source: Source, key: str) -> ToRow:
     given = source.columns
     if isinstance(given, ColumnMapping):
         named = given.model_dump(exclude={"response", "messages", "chosen", "rejected"})
-        # Without an answer nothing judges the rows (recipe/checks/stages.py).
+        # Without an answer nothing judges the rows (recipe/stage.py).
         return Columns(**named | {"answer": named["answer"] or named["prompt"]})
     if given in READY:
         return READY[given]

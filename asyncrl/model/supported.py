@@ -31,7 +31,7 @@ def is_bitwise() -> bool:
 def check_bitwise(recipe: Recipe, shape: ModelShape) -> None:
     """Raises InputError where the engines of `recipe` cannot agree to the last bit on a model of `shape`.
 
-    What the recipe alone tells is refused when it is read, in asyncrl/recipe/checks/model.py.
+    What the recipe alone tells is refused when it is read, in asyncrl/recipe/checks/training.py.
     """
     if not recipe.model.bitwise_agreement:
         return

@@ -1,5 +1,6 @@
 """Notes of `asyncrl check` on valid recipes that do less, or more, than they seem to."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from asyncrl.recipe import Recipe
@@ -12,17 +13,7 @@ from asyncrl.system.words import as_written
 
 def notes(recipe: Recipe) -> list[str]:
     """One or two sentences each; all are about sampling, rewards and their losses."""
-    if recipe.learns_from_rows():
-        return []
-    return [
-        *_clip_notes(recipe),
-        *_length_notes(recipe),
-        *_critic_notes(recipe),
-        *_masking_notes(recipe),
-        *_repetition_notes(recipe),
-        *_divergence_notes(recipe),
-        *_wait_notes(recipe),
-    ]
+    return [] if recipe.learns_from_rows() else [*_notes(recipe)]
 
 
 def preset_in_short(recipe: Recipe, name: str) -> str:
@@ -38,92 +29,67 @@ def _listed(keys: dict[str, Any]) -> str:
     return ", ".join(f"{key} {as_written(value)}" for key, value in keys.items())
 
 
-def _clip_notes(recipe: Recipe) -> list[str]:
-    algorithm, steps = recipe.algorithm, recipe.trainer.optimizer_steps_per_batch
-    has_clip = algorithm.surrogate.name in CLIPPED_SURROGATES
+def _notes(recipe: Recipe) -> Iterator[str]:
+    algorithm, rollout = recipe.algorithm, recipe.rollout
+    most = rollout.max_staleness
     has_ratios = algorithm.clip_around == "behavior" or algorithm.proximal == "interpolated"
-    if not has_clip or steps > 1 or has_ratios:
-        return []
-    return [
-        "With one optimizer step per batch and algorithm.clip_around proximal, every policy ratio is 1: "
-        "clip_low, clip_high and dual_clip do nothing. For a clip that binds, set "
-        "trainer.optimizer_steps_per_batch to 2 or more, or algorithm.clip_around to behavior (with "
-        "algorithm.importance_weight none)."
-    ]
-
-
-def _length_notes(recipe: Recipe) -> list[str]:
-    limit = recipe.rollout.abort_staleness
-    if limit is None:
-        return []
-    return [
-        f"rollout.abort_staleness {limit} drops the groups that take longest, and so the longest responses: "
-        f"trained responses are shorter than sampled ones (metric: length_bias). rollout.mask_staleness "
-        f"masks single stale tokens instead."
-    ]
-
-
-def _critic_notes(recipe: Recipe) -> list[str]:
-    if not recipe.algorithm.needs_critic() or recipe.critic.cut_off == "continued":
-        return []
-    return [
-        f"A response that is cut off at rollout.max_new_tokens ({recipe.rollout.max_new_tokens}) counts as "
-        f"ended for the critic: no value is expected after the cut. If many are cut off, raise "
-        f"rollout.max_new_tokens, or set critic.cut_off to continued."
-    ]
-
-
-def _masking_notes(recipe: Recipe) -> list[str]:
-    limit, most = recipe.rollout.mask_staleness, recipe.rollout.max_staleness
-    if limit is None:
-        return []
-    return [
-        f"rollout.mask_staleness {limit} is below rollout.max_staleness {most}: where servers are faster "
-        f"than the trainer, most tokens are trained at a staleness near {most}, so steps may lose most of "
-        f"their tokens or all (alarms.left_out_share). What is left are the last tokens of the longest "
-        f"responses, whose advantages no longer have mean 0. Lower rollout.max_staleness to {limit + 1}, or "
-        f"correct by algorithm.importance_weight and remove rollout.mask_staleness."
-    ]
-
-
-def _repetition_notes(recipe: Recipe) -> list[str]:
-    repeated, most = recipe.replay.repeated_groups_per_batch, recipe.rollout.max_staleness
-    if not repeated:
-        return []
-    return [
-        f"replay.repeated_groups_per_batch {repeated}: a group is only repeated while its oldest token is at "
-        f"most {most} versions old (rollout.max_staleness). Where servers outpace the trainer, groups "
-        f"reach that age before they are trained first, however large it is, and few or none are repeated "
-        f"(metric: repeated_groups; alarms.repeated_share). Set rollout.oversampling, such as 1.5, which "
-        f"generates no further ahead than the next batch."
-    ]
-
-
-def _divergence_notes(recipe: Recipe) -> list[str]:
-    kl = recipe.algorithm.kl
-    if not kl.coefficient or kl.place != "loss" or kl.estimator != "k1":
-        return []
-    return [
-        "algorithm.kl.estimator k1 in the loss pulls nowhere: the mean of its gradient over what the policy "
-        "samples is zero. Set algorithm.kl.estimator to k2 or k3, or algorithm.kl.place to reward."
-    ]
-
-
-def _wait_notes(recipe: Recipe) -> list[str]:
-    turns, most = recipe.turns, recipe.rollout.max_staleness
+    is_one_step = recipe.trainer.optimizer_steps_per_batch == 1
+    if algorithm.surrogate.name in CLIPPED_SURROGATES and is_one_step and not has_ratios:
+        yield (
+            "With one optimizer step per batch and algorithm.clip_around proximal, every policy ratio is 1: "
+            "clip_low, clip_high and dual_clip do nothing. For a clip that binds, set "
+            "trainer.optimizer_steps_per_batch to 2 or more, or algorithm.clip_around to behavior (with "
+            "algorithm.importance_weight none)."
+        )
+    if rollout.abort_staleness is not None:
+        yield (
+            f"rollout.abort_staleness {rollout.abort_staleness} drops the groups that take longest, and so "
+            f"the longest responses: trained responses are shorter than sampled ones (metric: length_bias). "
+            f"rollout.mask_staleness masks single stale tokens instead."
+        )
+    if algorithm.needs_critic() and recipe.critic.cut_off != "continued":
+        yield (
+            f"A response that is cut off at rollout.max_new_tokens ({rollout.max_new_tokens}) counts as "
+            f"ended for the critic: no value is expected after the cut. If many are cut off, raise "
+            f"rollout.max_new_tokens, or set critic.cut_off to continued."
+        )
+    if (limit := rollout.mask_staleness) is not None:
+        yield (
+            f"rollout.mask_staleness {limit} is below rollout.max_staleness {most}: where servers are faster "
+            f"than the trainer, most tokens are trained at a staleness near {most}, so steps may lose most "
+            f"of their tokens or all (alarms.left_out_share). What is left are the last tokens of the "
+            f"longest responses, whose advantages no longer have mean 0. Lower rollout.max_staleness to "
+            f"{limit + 1}, or correct by algorithm.importance_weight and remove rollout.mask_staleness."
+        )
+    if repeated := recipe.replay.repeated_groups_per_batch:
+        yield (
+            f"replay.repeated_groups_per_batch {repeated}: a group is only repeated while its oldest token "
+            f"is at most {most} versions old (rollout.max_staleness). Where servers outpace the trainer, "
+            f"groups reach that age before they are trained first, however large it is, and few or none are "
+            f"repeated (metric: repeated_groups). Set rollout.oversampling, such as "
+            f"1.5, which generates no further ahead than the next batch."
+        )
+    kl = algorithm.kl
+    if kl.coefficient and kl.place == "loss" and kl.estimator == "k1":
+        yield (
+            "algorithm.kl.estimator k1 in the loss pulls nowhere: the mean of its gradient over what the "
+            "policy samples is zero. Set algorithm.kl.estimator to k2 or k3, or algorithm.kl.place to reward."
+        )
+    turns = recipe.turns
     if recipe.agent.is_on():
-        seconds, what, knobs = recipe.agent.timeout_seconds, "An agent", "agent.timeout_seconds"
+        yield _wait_note(recipe.agent.timeout_seconds, "An agent", "agent.timeout_seconds", most)
     elif turns.is_on():
         seconds = min(turns.max_turns * turns.timeout_seconds, turns.max_tool_seconds)
-        what = "Tools and environment"
         knobs = "turns.max_turns times turns.timeout_seconds, at most turns.max_tool_seconds"
-    else:
-        return []
+        yield _wait_note(seconds, "Tools and environment", knobs, most)
+
+
+def _wait_note(seconds: float, what: str, knobs: str, most: int) -> str:
     waits = (
         f"steps shorter than {seconds / most:.3g} s then wait for it" if most else "every step waits for it"
     )
-    return [
+    return (
         f"{what} may take {seconds:g} s of a trajectory ({knobs}). With rollout.max_staleness {most}, "
         f"{waits}. Raise rollout.max_staleness, lower the limit, or drop late groups with "
         f"rollout.abort_staleness."
-    ]
+    )

@@ -8,10 +8,8 @@ from typing import Annotated, Any
 from pydantic import ValidationInfo, model_validator
 
 from asyncrl.recipe.algorithm import Algorithm
-from asyncrl.recipe.checks import conversations, groups, stages, terms
-from asyncrl.recipe.checks.evaluations import check_evaluation, check_teacher
-from asyncrl.recipe.checks.machines import check_placement, check_servers
-from asyncrl.recipe.checks.model import check_agreement, check_lora, with_lora_rate
+from asyncrl.recipe.checks import CHECKS
+from asyncrl.recipe.checks.training import with_lora_rate
 from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
 from asyncrl.recipe.presets import with_preset
 from asyncrl.recipe.sections.agent import Agent
@@ -261,40 +259,8 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> "Recipe":
-        algorithm, rollout, trainer = self.algorithm, self.rollout, self.trainer
-        stages.check_columns(self.stage, self.data, self.prompt, has_answers=not self.teacher.is_alone())
-        stages.check_servers(self.stage, self.serving, self.evaluation)
-        context = None if self.turns.summarize is not None else self.model.context_tokens
-        groups.check_sizes(rollout, context, self.serving, algorithm, trainer)
-        groups.check_oversampling(rollout)
-        conversations.check_template_arguments(self.prompt, self.turns, self.agent)
-        conversations.check_history(self.prompt, self.turns, self.agent)
-        conversations.check_summaries(self.prompt, self.turns, self.agent, self.model)
-        conversations.check_untrained_summaries(self.turns, algorithm)
-        conversations.check_agent(self.agent, self.turns)
-        terms.check_staleness(algorithm, rollout, trainer)
-        groups.check_repetition(self.replay, rollout)
-        if not self.teacher.is_alone():
-            terms.check_advantage(algorithm, rollout, self.turns, self.agent)
-        terms.check_divergence(algorithm, rollout)
-        terms.check_routing_replay(algorithm, trainer)
-        groups.check_pilot(algorithm, rollout)
-        groups.check_mixture(self.data, rollout)
-        self._check_critic()
-        self.policy_schedule()
-        terms.check_scaling(algorithm, trainer)
-        terms.check_loss_scale(self.model, trainer)
-        check_lora(self.model, algorithm, trainer)
-        terms.check_entropy_control(algorithm, trainer)
-        check_teacher(self.teacher, algorithm, rollout, self.data, self.agent)
-        if not self.teacher.is_on():
-            groups.check_drops(self.replay, algorithm, rollout)
-        check_evaluation(self.evaluation, self.model, self.turns, self.agent, self.data, trainer)
-        check_placement(
-            self.placement, self.serving, trainer, self.evaluation, self.teacher, self.agent, self.cluster
-        )
-        check_servers(self.model, self.serving)
-        check_agreement(self.model, self.serving, trainer, rollout)
+        for check in CHECKS:
+            check(self)
         if info.context is not UNREAD_ALLOWED:
             check_unread(self)
         return self
@@ -342,17 +308,3 @@ class Recipe(Section):
         """Learning rates of the critic, of the same shape."""
         steps = self.critic_steps_per_batch()
         return make_schedule(self.trainer, self.critic.learning_rate, steps_per_batch=steps)
-
-    def _check_critic(self) -> None:
-        if not self.algorithm.needs_critic():
-            return
-        terms.check_critic(
-            self.algorithm,
-            self.critic,
-            self.trainer,
-            self.rollout,
-            steps=self.critic_mini_batches(),
-            warmup_batches=self.critic_warmup_batches(),
-        )
-        terms.check_warmup_run(self.critic, self.rollout, self.replay, self.turns, self.agent)
-        self.critic_schedule()

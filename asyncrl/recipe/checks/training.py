@@ -1,20 +1,32 @@
-"""Checks of the loss and the critic against the sections that feed and step them."""
+"""Checks of the loss, the critic, adapters and agreement against the sections that feed and step them."""
 
-from asyncrl.recipe.algorithm import Algorithm
+from typing import TYPE_CHECKING, Any
+
 from asyncrl.recipe.algorithm_terms import Gae, PassAtK
-from asyncrl.recipe.checks.groups import check_mini_batches
-from asyncrl.recipe.sections.agent import Agent
+from asyncrl.recipe.checks.sampling import check_mini_batches
+from asyncrl.recipe.lora import RATE_FACTOR
 from asyncrl.recipe.sections.algorithm import BATCH_ADVANTAGES
-from asyncrl.recipe.sections.critic import Critic
-from asyncrl.recipe.sections.model import Model
-from asyncrl.recipe.sections.replay import Replay
 from asyncrl.recipe.sections.rollout import Rollout
 from asyncrl.recipe.sections.trainer import Trainer
-from asyncrl.recipe.sections.turns import Turns
+from asyncrl.recipe.server_options import option_names
 from asyncrl.recipe.terms import chosen
 
+if TYPE_CHECKING:
+    from asyncrl.recipe.recipe import Recipe
 
-def check_staleness(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) -> None:
+RATE = "learning_rate"
+OTHER_KERNELS = frozenset(
+    f"--{name}"
+    for name in (
+        *("attention-backend", "prefill-attention-backend", "decode-attention-backend", "sampling-backend"),
+        *("enable-deterministic-inference", "bf16-gemm-backend"),
+    )
+)
+"""Options of a server that take its kernels from elsewhere."""
+
+
+def check_staleness(recipe: "Recipe") -> None:
+    algorithm, rollout, trainer = recipe.algorithm, recipe.rollout, recipe.trainer
     if trainer.splits_staleness and rollout.max_staleness == 0:
         raise ValueError(
             "trainer.splits_staleness is true but rollout.max_staleness is 0: no token is stale, so that all "
@@ -36,7 +48,10 @@ def check_staleness(algorithm: Algorithm, rollout: Rollout, trainer: Trainer) ->
             )
 
 
-def check_advantage(algorithm: Algorithm, rollout: Rollout, turns: Turns, agent: Agent) -> None:
+def check_advantage(recipe: "Recipe") -> None:
+    if recipe.teacher.is_alone():
+        return
+    algorithm, rollout, agent = recipe.algorithm, recipe.rollout, recipe.agent
     advantage = algorithm.advantage
     if isinstance(advantage, PassAtK):
         _check_subsets(advantage, rollout)
@@ -49,8 +64,8 @@ def check_advantage(algorithm: Algorithm, rollout: Rollout, turns: Turns, agent:
             f"such as grpo."
         )
     if agent.roles:
-        _check_roles(algorithm, agent)
-    if algorithm.credit == "turns" and not turns.is_on():
+        _check_roles(recipe)
+    if algorithm.credit == "turns" and not recipe.turns.is_on():
         raise ValueError(
             "algorithm.credit is turns but neither turns.environment nor turns.tools is set: every "
             "trajectory has one turn, which earns all there is. Remove algorithm.credit, or set one of "
@@ -65,8 +80,9 @@ def check_advantage(algorithm: Algorithm, rollout: Rollout, turns: Turns, agent:
         )
 
 
-def _check_roles(algorithm: Algorithm, agent: Agent) -> None:
+def _check_roles(recipe: "Recipe") -> None:
     """Refuses what is not defined for each role by itself."""
+    algorithm, agent = recipe.algorithm, recipe.agent
     name = algorithm.advantage.name
     mixed = [
         ("algorithm.advantage", name, algorithm.needs_greedy() or name in BATCH_ADVANTAGES),
@@ -97,8 +113,9 @@ def _check_subsets(advantage: PassAtK, rollout: Rollout) -> None:
         )
 
 
-def check_divergence(algorithm: Algorithm, rollout: Rollout) -> None:
-    if algorithm.kl.coefficient and algorithm.kl.estimator == "unbiased" and rollout.is_truncated():
+def check_divergence(recipe: "Recipe") -> None:
+    kl = recipe.algorithm.kl
+    if kl.coefficient and kl.estimator == "unbiased" and recipe.rollout.is_truncated():
         raise ValueError(
             "algorithm.kl.estimator is unbiased but rollout.top_k is set: a KL over all tokens has no "
             "unbiased estimate from samples of some. Set algorithm.kl.estimator to k2 or k3_plus, or "
@@ -106,7 +123,8 @@ def check_divergence(algorithm: Algorithm, rollout: Rollout) -> None:
         )
 
 
-def check_routing_replay(algorithm: Algorithm, trainer: Trainer) -> None:
+def check_routing_replay(recipe: "Recipe") -> None:
+    algorithm, trainer = recipe.algorithm, recipe.trainer
     if algorithm.routing_replay != "proximal":
         return
     why, knob = "", ""
@@ -123,24 +141,19 @@ def check_routing_replay(algorithm: Algorithm, trainer: Trainer) -> None:
         )
 
 
-def check_critic(
-    algorithm: Algorithm,
-    critic: Critic,
-    trainer: Trainer,
-    rollout: Rollout,
-    *,
-    steps: int,
-    warmup_batches: int,
-) -> None:
-    """The critic takes `steps` mini-batches of each batch, and has the first `warmup_batches` to itself."""
-    check_mini_batches("critic", steps, rollout, trainer)
+def check_critic(recipe: "Recipe") -> None:
+    algorithm, critic, trainer = recipe.algorithm, recipe.critic, recipe.trainer
+    if not algorithm.needs_critic():
+        return
+    steps, warmup_batches = recipe.critic_mini_batches(), recipe.critic_warmup_batches()
+    check_mini_batches(recipe, "critic", steps)
     if steps != trainer.optimizer_steps_per_batch and algorithm.has_kl_reward():
         raise ValueError(
             f"critic.optimizer_steps_per_batch is {steps}, trainer.optimizer_steps_per_batch "
             f"{trainer.optimizer_steps_per_batch} and algorithm.kl.place reward: the KL is computed "
             f"for mini-batches that both share. Set the two to one number, or algorithm.kl.place to loss."
         )
-    check_v_trace(algorithm, critic, trainer, steps)
+    _check_v_trace(recipe, steps)
     if critic.value_range is not None and critic.value_range[0] >= critic.value_range[1]:
         low, high = critic.value_range
         raise ValueError(
@@ -153,10 +166,12 @@ def check_critic(
             f"trainer.num_steps is {trainer.num_steps}: the policy would never train. Lower "
             f"critic.warmup_steps."
         )
+    _check_warmup_run(recipe)
 
 
-def check_warmup_run(critic: Critic, rollout: Rollout, replay: Replay, turns: Turns, agent: Agent) -> None:
+def _check_warmup_run(recipe: "Recipe") -> None:
     """The responses of another run are for the critic alone, and are no more than tokens and rewards."""
+    critic = recipe.critic
     if critic.warmup_run is None:
         return
     if critic.warmup_steps == 0:
@@ -170,15 +185,15 @@ def check_warmup_run(critic: Critic, rollout: Rollout, replay: Replay, turns: Tu
             "whose ratios need the policies that sampled. Set it to gae",
         ),
         "rollout.pilot_samples is set": (
-            rollout.pilot_samples is not None,
+            recipe.rollout.pilot_samples is not None,
             "but the groups of that run are whole. Remove it",
         ),
         "replay.repeated_groups_per_batch is above 0": (
-            replay.repeated_groups_per_batch > 0,
+            recipe.replay.repeated_groups_per_batch > 0,
             "so the policy would learn that run's responses, too. Set it to 0",
         ),
         "turns or agent is on": (
-            turns.is_on() or agent.is_on(),
+            recipe.turns.is_on() or recipe.agent.is_on(),
             "but a response of that run is one turn. Remove the section",
         ),
     }
@@ -187,7 +202,8 @@ def check_warmup_run(critic: Critic, rollout: Rollout, replay: Replay, turns: Tu
             raise ValueError(f"critic.warmup_run is set and {what}, {remedy}, or remove critic.warmup_run.")
 
 
-def check_v_trace(algorithm: Algorithm, critic: Critic, trainer: Trainer, critic_steps: int) -> None:
+def _check_v_trace(recipe: "Recipe", critic_steps: int) -> None:
+    critic, trainer = recipe.critic, recipe.trainer
     if critic.targets != "v_trace":
         return
     if critic_steps != trainer.optimizer_steps_per_batch:
@@ -197,7 +213,7 @@ def check_v_trace(algorithm: Algorithm, critic: Critic, trainer: Trainer, critic
             f"policy before the step, for mini-batches that both share. Set the two to one number, or "
             f"critic.targets to gae."
         )
-    gae = chosen(algorithm.advantage, Gae)
+    gae = chosen(recipe.algorithm.advantage, Gae)
     if critic.gae_lambda not in (None, gae.gae_lambda):
         raise ValueError(
             f"critic.gae_lambda is {critic.gae_lambda} and algorithm.advantage.gae_lambda "
@@ -213,7 +229,14 @@ def check_v_trace(algorithm: Algorithm, critic: Critic, trainer: Trainer, critic
         )
 
 
-def check_scaling(algorithm: Algorithm, trainer: Trainer) -> None:
+def check_schedules(recipe: "Recipe") -> None:
+    recipe.policy_schedule()
+    if recipe.algorithm.needs_critic():
+        recipe.critic_schedule()
+
+
+def check_scaling(recipe: "Recipe") -> None:
+    algorithm, trainer = recipe.algorithm, recipe.trainer
     is_unweighted = algorithm.importance_weight.name == "none" and algorithm.clip_around == "proximal"
     if trainer.learning_rate_scaling == "ess" and is_unweighted:
         raise ValueError(
@@ -223,8 +246,8 @@ def check_scaling(algorithm: Algorithm, trainer: Trainer) -> None:
         )
 
 
-def check_loss_scale(model: Model, trainer: Trainer) -> None:
-    if model.dtype == "float16" and trainer.optimizer.name == "muon":
+def check_loss_scale(recipe: "Recipe") -> None:
+    if recipe.model.dtype == "float16" and recipe.trainer.optimizer.name == "muon":
         raise ValueError(
             "trainer.optimizer is muon but model.dtype is float16: Muon's iterations are in bfloat16, and "
             "Megatron-core knows no Muon under a loss scale. Set model.dtype to bfloat16, or "
@@ -232,7 +255,8 @@ def check_loss_scale(model: Model, trainer: Trainer) -> None:
         )
 
 
-def check_entropy_control(algorithm: Algorithm, trainer: Trainer) -> None:
+def check_entropy_control(recipe: "Recipe") -> None:
+    algorithm, trainer = recipe.algorithm, recipe.trainer
     steps = trainer.optimizer_steps_per_batch
     has_ratios = algorithm.clip_around == "behavior" or algorithm.proximal == "interpolated"
     if algorithm.entropy_control.name == "kl_cov" and steps == 1 and not has_ratios:
@@ -242,3 +266,109 @@ def check_entropy_control(algorithm: Algorithm, trainer: Trainer) -> None:
             "trainer.optimizer_steps_per_batch to 2 or more, algorithm.clip_around to behavior, or "
             "algorithm.entropy_control to clip_cov."
         )
+
+
+def check_agreement(recipe: "Recipe") -> None:
+    model, serving, trainer, rollout = recipe.model, recipe.serving, recipe.trainer, recipe.rollout
+    if not model.bitwise_agreement:
+        return
+    parallel = trainer.parallel
+    for key, value, wanted, why in (
+        *(
+            (f"trainer.parallel.{name}", size, 1, "ranks that share a model sum in another order")
+            for name, size in (
+                ("tensor", parallel.tensor),
+                ("pipeline", parallel.pipeline),
+                ("context", parallel.context),
+                ("expert", parallel.expert),
+            )
+        ),
+        ("serving.tensor_parallel_size", serving.tensor_parallel_size, 1, "ranks sum in another order"),
+        ("serving.quantization", serving.quantization, None, "the trainer computes in model.dtype"),
+        ("serving.kv_cache_dtype", serving.kv_cache_dtype, None, "the trainer's keys are not rounded"),
+        ("serving.threads_per_server", serving.threads_per_server, 1, "threads divide a sum"),
+        ("trainer.threads_per_process", trainer.threads_per_process, 1, "threads divide a sum"),
+        ("trainer.attention", trainer.attention, "auto", "servers and trainer share one kernel"),
+        (
+            "rollout.top_k",
+            rollout.top_k,
+            None,
+            "the share of the tokens that a server keeps is summed otherwise",
+        ),
+    ):
+        if value != wanted:
+            raise ValueError(
+                f"model.bitwise_agreement is true but {key} is {value}: {why}. Set {key} to "
+                f"{'null' if wanted is None else wanted}, or model.bitwise_agreement to false."
+            )
+    for option in option_names(serving.extra_arguments):
+        if option in OTHER_KERNELS:
+            raise ValueError(
+                f"model.bitwise_agreement is true but serving.extra_arguments has {option}, which changes "
+                f"what servers compute with. Remove it, or set model.bitwise_agreement to false."
+            )
+
+
+def check_lora(recipe: "Recipe") -> None:
+    model, algorithm, trainer = recipe.model, recipe.algorithm, recipe.trainer
+    if model.lora is None:
+        return
+    _check_kernels(recipe)
+    if trainer.optimizer.name == "muon":
+        raise ValueError(
+            "trainer.optimizer is muon but model.lora is set: Muon makes the update of a whole matrix "
+            "orthogonal, and that of an adapter is a product of two. Set trainer.optimizer to adam, or "
+            "remove model.lora."
+        )
+    states = ("exp_avg_dtype", "float32"), ("exp_avg_sq_dtype", "float32"), ("optimizer_cpu_offload", False)
+    for key, default in states:
+        if (value := getattr(trainer, key)) != default:
+            raise ValueError(
+                f"trainer.{key} is {str(value).lower()} but model.lora is set: the optimizer's states are "
+                f"those of the adapters alone, too few to save on. Remove trainer.{key}, or model.lora."
+            )
+    if trainer.router.bias_update_rate:
+        raise ValueError(
+            f"trainer.router.bias_update_rate is {trainer.router.bias_update_rate:g} but model.lora is set: "
+            f"with adapters the base model, biases of its routers included, stays as it is. Set it to 0, or "
+            f"remove model.lora."
+        )
+    if algorithm.kl.refresh_steps:
+        raise ValueError(
+            f"algorithm.kl.refresh_steps is {algorithm.kl.refresh_steps} but model.lora is "
+            f"set: the reference is the base model without the adapter, of which there is no second copy. "
+            f"Set algorithm.kl.refresh_steps to 0, or remove model.lora."
+        )
+
+
+def _check_kernels(recipe: "Recipe") -> None:
+    """Raises ValueError for what needs layers, or copies of them, without adapters."""
+    model, trainer = recipe.model, recipe.trainer
+    if model.bitwise_agreement:
+        raise ValueError(
+            "model.bitwise_agreement is true but model.lora is set: layers with adapters have no kernels "
+            "that both engines share. Remove one of the two."
+        )
+    if model.dtype == "float16":
+        raise ValueError(
+            "model.dtype is float16 but model.lora is set: gradients of adapters have no loss scale. Set "
+            "model.dtype to bfloat16 or float32, or remove model.lora."
+        )
+    if trainer.splits_staleness:
+        raise ValueError(
+            "trainer.splits_staleness is true but model.lora is set: older versions are kept as whole "
+            "weights, not as adapters. Remove one of the two."
+        )
+
+
+def with_lora_rate(stated: Any, completed: Any) -> Any:
+    """`completed`, plain data of a recipe that a preset has filled in, with the default learning rate of an
+    adapter where `stated`, the recipe as it was, states none."""
+    model = stated.get("model") if isinstance(stated, dict) else None
+    trainer = stated.get("trainer") if isinstance(stated, dict) else None
+    has_adapter = isinstance(model, dict) and isinstance(model.get("lora"), dict)
+    if not has_adapter or not isinstance(trainer, dict | None) or RATE in (trainer or {}):
+        return completed
+    known = dict(completed.get("trainer") or {})
+    rate = known.get(RATE, Trainer.model_fields[RATE].default)
+    return {**completed, "trainer": {**known, RATE: RATE_FACTOR * rate}}
