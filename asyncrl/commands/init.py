@@ -18,8 +18,8 @@ from asyncrl.launch.first_recipe.skeleton import write_new, write_skeleton
 from asyncrl.model.shape import ModelShape
 from asyncrl.readers.planning.estimated import GPUS, LIKELY_GPU, Device
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.data_files import EXPECTED
 from asyncrl.recipe.file import model_recipe, shown
+from asyncrl.recipe.sources import EXPECTED
 from asyncrl.system.files import read_text
 from asyncrl.system.gpus import find_gpus
 from asyncrl.system.places import RECIPE

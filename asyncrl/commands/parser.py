@@ -36,7 +36,7 @@ class Parser(argparse.ArgumentParser):
         if meant := did_you_mean(word, self._option_string_actions):
             return meant
         if word.startswith("--") and self.get_default("overrides") is not None:
-            from asyncrl.recipe.near_keys import nearest_key
+            from asyncrl.recipe.complaint import nearest_key
 
             key = word.removeprefix("--").replace("-", "_")
             if near := nearest_key(key):

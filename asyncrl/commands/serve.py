@@ -10,7 +10,7 @@ from asyncrl.commands.parser import whole
 from asyncrl.errors import InputError, ServerError
 from asyncrl.launch.remote_server import fetch_server, serve
 from asyncrl.observe.terminal.table import warn_on_stderr
-from asyncrl.recipe.sections.cluster import LOOPBACK
+from asyncrl.recipe.sections.serving import LOOPBACK
 from asyncrl.system.machine import outward_address
 from asyncrl.wire.access import TOKEN_VARIABLE, own_token
 

@@ -22,8 +22,8 @@ from asyncrl.data.rows import Row, grader_of, rows_of
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Source, Verifying
-from asyncrl.recipe.data_files import EXPECTED, is_data_file
 from asyncrl.recipe.file import absolute, absolute_object, load_recipe
+from asyncrl.recipe.sources import EXPECTED, is_data_file
 from asyncrl.records import VerifierSpec
 from asyncrl.system.words import as_percent
 from asyncrl.tasks.row_choice import RowChoice, WantedRows

@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.recipe.sections.cluster import LOOPBACK
+from asyncrl.recipe.sections.serving import LOOPBACK
 from asyncrl.wire.access import Keys, is_shown
 from asyncrl.wire.file_service import PREFIX, FileRoutes
 from asyncrl.wire.messages import (

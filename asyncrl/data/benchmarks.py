@@ -16,8 +16,8 @@ from typing import Any
 from asyncrl.data.columns import READY, column
 from asyncrl.errors import InputError, did_you_mean
 from asyncrl.recipe import HeldOutSet, Source
-from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.file import absolute
+from asyncrl.recipe.sources import is_data_file
 from asyncrl.system.paths import nearest_path
 from verifiers.extract import last_box
 
@@ -119,7 +119,8 @@ def gpqa(row: Row) -> dict[str, Any]:
     reader, whatever order the rows have."""
     names = ("Question", "Correct Answer", *(f"Incorrect Answer {number}" for number in (1, 2, 3)))
     question, *texts = (_stripped(row, name) for name in names)
-    order = sorted(range(len(texts)), key=lambda i: _drawn(question, i))
+    drawn = (hashlib.sha256(f"{SHUFFLE_SEED}\n{i}\n{question}".encode()).digest() for i in range(len(texts)))
+    order = [i for _, i in sorted((digest, i) for i, digest in enumerate(drawn))]
     options = {letter: texts[i] for letter, i in zip("ABCD", order, strict=True)}
     listed = "\n".join(f"{letter}) {text}" for letter, text in options.items())
     answer = {"letter": "ABCD"[order.index(0)], "options": options}
@@ -131,10 +132,6 @@ def _stripped(row: Row, name: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise ValueError(f'"{name}" is {text!r}, expected text')
     return text.strip()
-
-
-def _drawn(question: str, option: int) -> bytes:
-    return hashlib.sha256(f"{SHUFFLE_SEED}\n{option}\n{question}".encode()).digest()
 
 
 def _on_hub(hub_id: str, commit: str, *, columns: str, config: str | None = None) -> Source:

@@ -14,7 +14,7 @@ from asyncrl.data.row_use import json_columns
 from asyncrl.data.rows import published_rows
 from asyncrl.errors import InputError
 from asyncrl.recipe import Source
-from asyncrl.recipe.data_files import DATA_FILES
+from asyncrl.recipe.sources import DATA_FILES
 
 PARQUET = ".parquet"
 

@@ -18,12 +18,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
-from asyncrl.data.columnar import names_read
-from asyncrl.data.columns import ToRow
+from asyncrl.data.columns import ToRow, names_read
 from asyncrl.data.harbor import harbor_row, task_folders
 from asyncrl.errors import InputError
-from asyncrl.recipe.data_files import EXPECTED, how_to_convert, is_data_file
 from asyncrl.recipe.file import PATH_RULE
+from asyncrl.recipe.sources import EXPECTED, how_to_convert, is_data_file
 from asyncrl.system.files import decoded
 from asyncrl.system.hub import fetch, is_hub_id
 from asyncrl.system.paths import nearest_path
@@ -79,7 +78,9 @@ def read_rows(
             whole, name = Path(path), Path(path).name
         if folder is not None:
             if not (whole / folder).is_dir():
-                raise InputError(f"{key} is {path}, which has no folder {folder}.{_folders_of(whole)}")
+                names = sorted(entry.name for entry in whole.iterdir() if entry.is_dir())
+                known = f" It has {', '.join(names)}." if names else ""
+                raise InputError(f"{key} is {path}, which has no folder {folder}.{known}")
             whole, name = whole / folder, f"{name}/{folder}"
         if tasks := task_folders(whole):
             for number, task in enumerate(tasks, start=1):
@@ -101,20 +102,12 @@ def read_rows(
         raise InputError(f"{key} is {path}, expected {EXPECTED}, a folder of them, or a hub id.{advice}")
 
 
-def _folders_of(whole: Path) -> str:
-    names = sorted(entry.name for entry in whole.iterdir() if entry.is_dir())
-    return f" It has {', '.join(names)}." if names else ""
-
-
 def _missing(path: Path, key: str) -> InputError:
+    near = nearest_path(path, lambda each: each.is_dir() or is_data_file(each.name))
     return InputError(
         f"{key} is {path}, which does not exist. Set {key} to {EXPECTED}, a folder of them, or a hub id. "
-        f"{PATH_RULE}{nearest_path(path, _may_be_data)}"
+        f"{PATH_RULE}{near}"
     )
-
-
-def _may_be_data(path: Path) -> bool:
-    return path.is_dir() or is_data_file(path.name)
 
 
 def _opened(path: Path, key: str) -> BinaryIO:
@@ -275,7 +268,8 @@ def _read_folder(
         if not is_of_hub and not _is_declared(folder):
             _check_all_are_read(folder, {file for files in read.values() for file in files}, key)
         if builder.name == "csv" and split in read:
-            yield from _read_tables(read[split], key)
+            tables = (found for file in read[split] for found in _read_csv(file, key))
+            yield from (found._replace(number=number) for number, found in enumerate(tables, start=1))
             return
         builder.download_and_prepare()
         rows = builder.as_dataset(split=split)
@@ -316,14 +310,6 @@ def _check_all_are_read(folder: Path, read: set[Path], key: str) -> None:
                 f"read in one format. Move it away, or list the files in {key}, each as a path of its own."
                 f"{how_to_convert(str(inside))}"
             )
-
-
-def _read_tables(files: list[Path], key: str) -> Iterator[PublishedRow]:
-    number = 0
-    for file in files:
-        for found in _read_csv(file, key):
-            number += 1
-            yield found._replace(number=number)
 
 
 def _rows_of_dataset(rows: "datasets.Dataset", make: ToRow | None) -> Iterator[Row]:

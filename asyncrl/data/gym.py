@@ -17,7 +17,7 @@ from asyncrl.data.files import PublishedRow
 from asyncrl.data.gym_process import REFUSED, UNMADE, Request
 from asyncrl.errors import InputError
 from asyncrl.recipe import Data, Evaluation, Source
-from asyncrl.recipe.markers import GYM_ROWS, marked, value_at
+from asyncrl.recipe.sections.section import GYM_ROWS, marked, value_at
 from asyncrl.system.places import cache_folder
 from sandbox.cgroup import available_cores
 from verifiers.gym import installed_version
@@ -84,16 +84,14 @@ def _make(source: Source, key: str, file: Path) -> None:
             Request(source.gym, config, source.seed, source.size, bounds[part], bounds[part + 1])
             for part in range(num)
         ]
-        _run([_command(request, part) for request, part in zip(requests, parts, strict=True)], source, key)
+        program = [sys.executable, "-P", "-m", "asyncrl.data.gym_process"]
+        commands = [[*program, made.to_json(), str(part)] for made, part in zip(requests, parts, strict=True)]
+        _run(commands, source, key)
         whole = Path(folder) / "all.jsonl"
         with whole.open("wb") as stream:
             for part in parts:
                 stream.write(part.read_bytes())
         whole.replace(file)
-
-
-def _command(request: Request, file: Path) -> list[str]:
-    return [sys.executable, "-P", "-m", "asyncrl.data.gym_process", request.to_json(), str(file)]
 
 
 def _run(commands: list[list[str]], source: Source, key: str) -> None:

@@ -53,17 +53,17 @@ def harbor_row(folder: Path) -> dict[str, Any]:
         "setup": f"mkdir -p {PurePosixPath(REWARD_FILE).parent} /logs/agent",
         "tests": {
             "command": f"rm -f {REWARD_FILE}; bash /{TESTS}",
-            "files": {f"/{path.relative_to(folder)}": _packed(path) for path in _files(folder / "tests")},
+            "files": {
+                f"/{path.relative_to(folder)}": _packed(path)
+                for path in sorted((folder / "tests").rglob("*"))
+                if path.is_file()
+            },
             "reward_file": REWARD_FILE,
             # They look at all of the container as the agent left it.
             "same_box": True,
         },
         "metadata": config.get("metadata") or {},
     }
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
 def _packed(path: Path) -> str | dict[str, str]:

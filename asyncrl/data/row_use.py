@@ -20,18 +20,13 @@ MAX_DEPTH = 50
 _NO_OPTIONS: Mapping[str, Any] = {}
 
 
-def _never(spec: VerifierSpec) -> bool:
-    """No verifier takes the task: the default."""
-    return False
-
-
 @dataclass(frozen=True)
 class RowUse:
     """One for all rows that are read for a recipe."""
 
     turns: Turns | None = None
     """None: no environment is asked, and rows may name any."""
-    takes_task: Callable[[VerifierSpec], bool] = _never
+    takes_task: Callable[[VerifierSpec], bool] = lambda spec: False
     """Whether a verifier reads more of a task than a response. Raises InputError where there is none."""
     has_agent: bool = False
     """Whether agents make the trajectories: they get messages and columns."""

@@ -189,7 +189,10 @@ def _row(
     check_prompt(prompt, found.where)
     spec = specs.get(made.get("verifier"), found.where)
     environment = use.environment(made.get("environment"), found.where)
-    columns = _columns(found.row, made) if use.keeps_columns(spec, found.where) else None
+    columns = None
+    if use.keeps_columns(spec, found.where):
+        added = {name: made[name] for name in made if name not in ("prompt", "verifier", "environment")}
+        columns = json_columns({**added, **found.row})
     row_id = f"{label}:{found.number}"
     picked = _picked({**made, **found.row}, found.where, use) if use.picked else {}
     answer = made["answer"] if use.has_answers else None
@@ -219,11 +222,6 @@ def _reads_all(use: RowUse, specs: "_Specs", make: ToRow) -> bool:
     except InputError:
         # The first row that names the verifier says so, with its place.
         return False
-
-
-def _columns(published: Mapping[str, Any], made: Mapping[str, Any]) -> dict[str, Any]:
-    added = {name: value for name, value in made.items() if name not in ("prompt", "verifier", "environment")}
-    return json_columns({**added, **published})
 
 
 def check_prompt(prompt: Any, where: str, *, name: str = "prompt") -> None:

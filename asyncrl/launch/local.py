@@ -60,7 +60,7 @@ from asyncrl.observe.terminal.live import LiveLine
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
-from asyncrl.recipe.sections.cluster import LOOPBACK
+from asyncrl.recipe.sections.serving import LOOPBACK
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.run.metrics_file import Metrics, MetricsWriter, read_metrics
 from asyncrl.run.status import starting, write_status

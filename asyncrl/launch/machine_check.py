@@ -25,7 +25,7 @@ from asyncrl.launch.servers import check_free, check_ports
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import num_parameters
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.sections.cluster import ANYWHERE, LOOPBACK, Cluster
+from asyncrl.recipe.sections.serving import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.serving.sglang.health import SPARE_TOKENS, Capacity
 from asyncrl.system.distribution import check_plugin
 from asyncrl.system.gpus import free_gpu_bytes

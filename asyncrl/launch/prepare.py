@@ -20,7 +20,7 @@ from asyncrl.observe.terminal.stage import stage
 from asyncrl.readers.trackers.tracker import check_trackers
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import shown
-from asyncrl.recipe.markers import OBJECT, Marker, changed_texts
+from asyncrl.recipe.sections.section import OBJECT, Marker, changed_texts
 from asyncrl.system.plugins import refuse_moved
 from sandbox.kernel import die_with_parent
 

@@ -42,17 +42,14 @@ SIZES = (
 WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf")
 
 
-def _may_be_model(path: Path) -> bool:
-    return path.is_dir() or path.suffix == ".gguf"
-
-
 def check_model_folder(path: Path) -> ModelShape:
     """The shape of the model in `path`. Raises InputError when the folder cannot be trained from."""
     path = Path(path)
     if not path.is_dir():
         raise InputError(
             f"model.path is {path}, which is not a folder. Expected a Hugging Face model folder, a GGUF file "
-            f"or a hub id (owner/name). {PATH_RULE}{nearest_path(path, _may_be_model)}"
+            f"or a hub id (owner/name). {PATH_RULE}"
+            f"{nearest_path(path, lambda each: each.is_dir() or each.suffix == '.gguf')}"
         )
     shape = _read_shape(path / "config.json")
     found = read_weights(path)
@@ -100,7 +97,9 @@ def read_shape(path: Path) -> ModelShape:
 
 def other_files(path: Path) -> list[Path]:
     """Configuration and tokenizer: every plain file of the folder that holds no weights."""
-    return [file for file in sorted(path.iterdir()) if file.is_file() and not _holds_weights(file)]
+    return [
+        file for file in sorted(path.iterdir()) if file.is_file() and not file.name.endswith(WEIGHT_SUFFIXES)
+    ]
 
 
 def model_digest(path: Path) -> str | None:
@@ -248,10 +247,6 @@ def _read_kind(
         is_interleaved=family.is_rotation_interleaved,
         kinds=family.rope_kinds,
     )
-
-
-def _holds_weights(file: Path) -> bool:
-    return file.name.endswith(WEIGHT_SUFFIXES)
 
 
 SHAPING = frozenset(

@@ -145,7 +145,8 @@ def convert_gguf(file: Path, folder: Path, progress: Progress = lambda done, tot
     """
     reader = _open(file)
     try:
-        config, tokens = _config(file, reader), _metadata(reader)
+        config = _config(file, reader)
+        tokens = {name: field.contents() for name, field in reader.fields.items()}
         making = folder.with_name(f"{folder.name}.{os.getpid()}.making")
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir(parents=True)
@@ -177,10 +178,6 @@ def _open(file: Path) -> GGUFReader:
         return GGUFReader(file)
     except Exception as error:  # the library raises whatever numpy does for a file that was cut
         raise InputError(f"{file} cannot be read as GGUF: {error}. Fetch it again.") from error
-
-
-def _metadata(reader: GGUFReader) -> dict[str, Any]:
-    return {name: field.contents() for name, field in reader.fields.items()}
 
 
 def _config(file: Path, reader: GGUFReader) -> dict[str, Any]:

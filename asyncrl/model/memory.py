@@ -9,6 +9,7 @@ written from. On a GPU that copy is in host memory, all else on the device.
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from asyncrl.model.dtype import find_dtype
@@ -17,7 +18,7 @@ from asyncrl.model.shape import ModelShape
 from asyncrl.model.supported import adapter_parameters, largest_matrix
 from asyncrl.model.weights import expected_tensors, num_parameters
 from asyncrl.recipe import Recipe, Trainer
-from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.sections.model import Lora
 from asyncrl.recipe.server_options import STATES_PER_REQUEST
 
 KINDS = ("embedding", "attention", "mlp", "experts", "norms", "output layer")
@@ -112,18 +113,14 @@ class RankMemory:
         return self.computing(recompute) + self.copies() + self.beside()
 
 
-def parameters_by_kind(shape: ModelShape) -> dict[str, int]:
-    """Kind (of KINDS) -> parameters of the whole model; a tied output layer has none of its own."""
-    return dict(_parameters_by_kind(shape))
-
-
 @functools.lru_cache(maxsize=64)
-def _parameters_by_kind(shape: ModelShape) -> tuple[tuple[str, int], ...]:
-    """Counted once per shape: a mixture of experts has tens of thousands of tensors."""
+def parameters_by_kind(shape: ModelShape) -> Mapping[str, int]:
+    """Kind (of KINDS) -> parameters of the whole model; a tied output layer has none of its own. Counted once
+    per shape: a mixture of experts has tens of thousands of tensors."""
     counts = dict.fromkeys(KINDS, 0)
     for name, size in expected_tensors(shape):
         counts[_kind(name)] += math.prod(size)
-    return tuple(counts.items())
+    return counts
 
 
 def rank_memory(

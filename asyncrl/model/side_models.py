@@ -168,9 +168,12 @@ def check_same_tokens(folder: Path, other: Path, key: str) -> None:
     differing = sorted(token for token in own.keys() | others.keys() if own.get(token) != others.get(token))
     if not differing:
         return
+    named = [
+        [repr(tokens[number]) if number in tokens else "none" for tokens in (own, others)]
+        for number in differing[:NUM_SHOWN]
+    ]
     shown_ids = "; ".join(
-        f"{token} is {_named(own.get(token))} and {_named(others.get(token))}"
-        for token in differing[:NUM_SHOWN]
+        f"{number} is {one} and {two}" for number, (one, two) in zip(differing, named, strict=False)
     )
     more = f"; and {len(differing) - NUM_SHOWN} more" if len(differing) > NUM_SHOWN else ""
     raise InputError(
@@ -180,26 +183,19 @@ def check_same_tokens(folder: Path, other: Path, key: str) -> None:
     )
 
 
-def _named(token: str | None) -> str:
-    return "none" if token is None else repr(token)
-
-
 def _tokens(folder: Path) -> dict[int, str]:
     """Id -> token, of the vocabulary and of what is added to it. Raises InputError."""
     path = folder / TOKENIZER
     try:
         raw: dict[str, Any] = json.loads(read_text(path))
         vocabulary = raw["model"]["vocab"]
-        pairs = vocabulary.items() if isinstance(vocabulary, dict) else _pieces(vocabulary)
-        found = {int(number): str(token) for token, number in pairs}
+        if isinstance(vocabulary, dict):
+            found = {int(number): str(token) for token, number in vocabulary.items()}
+        else:  # [piece, score] pairs of a Unigram model
+            found = {number: str(piece) for number, (piece, _) in enumerate(vocabulary)}
         return found | {int(added["id"]): str(added["content"]) for added in raw.get("added_tokens") or ()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path} cannot be read as a tokenizer ({type(error).__name__}: {error}). Expected the "
             "tokenizer.json of a Hugging Face folder."
         ) from error
-
-
-def _pieces(vocabulary: list[list[Any]]) -> list[tuple[str, int]]:
-    """(token, id) of a Unigram model's [piece, score] pairs."""
-    return [(str(piece), number) for number, (piece, _) in enumerate(vocabulary)]

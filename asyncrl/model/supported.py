@@ -15,7 +15,7 @@ from asyncrl.model.layout import ONE_PROCESS, Layout, make_layout
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import expected_tensors, num_parameters
 from asyncrl.recipe import Recipe, Trainer
-from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.sections.model import Lora
 from asyncrl.system.gpus import compute_capabilities, find_gpus
 from asyncrl.system.machine import has_fused_weight_gradients, has_transformer_engine
 

@@ -69,7 +69,7 @@ class TextCodec:
         self._end_ids = (*own, *asked)
         self.stop_token_ids = tuple(dict.fromkeys((*self._end_ids, *whole)))
         others = [text for text in stop if self._tokenizer.token_to_id(text) is None]
-        self.stop = StopStrings((*rollout.stop, *others), self._text)
+        self.stop = StopStrings((*rollout.stop, *others), self.exact_text)
         self._includes_stop = rollout.include_stop
         self._unseen_ids = own if rollout.include_stop else self._end_ids
 
@@ -96,7 +96,8 @@ class TextCodec:
         try:
             return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
         except Exception as error:  # the library raises bare Exception, and TypeError for lone surrogates
-            raise InputError(f"the tokenizer has no tokens for {_shorten(text)}: {error}") from error
+            short = ascii(text if len(text) <= 80 else f"{text[:80]}...")
+            raise InputError(f"the tokenizer has no tokens for {short}: {error}") from error
 
     def encode_inside(self, text: str) -> tuple[int, ...]:
         """Tokens of a text that follows others: nothing is put in front of it. Raises InputError as
@@ -143,11 +144,8 @@ class TextCodec:
         ids = list(tokens)
         if ids and ids[-1] in self._unseen_ids:
             ids.pop()
-        text = self._text(ids)
+        text = self.exact_text(ids)
         return text if self._includes_stop else text[: self.stop.first_in(text)]
-
-    def _text(self, tokens: Sequence[int]) -> str:
-        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=False))
 
     def _find_token(self, name: str, path: Path) -> int:
         found = self._tokenizer.token_to_id(name)
@@ -268,10 +266,6 @@ def _takes_any_text(tokenizer: Tokenizer) -> bool:
         return True
     unknown = getattr(model, "unk_token", None)
     return unknown is not None and tokenizer.token_to_id(unknown) is not None
-
-
-def _shorten(text: str) -> str:
-    return ascii(text if len(text) <= 80 else f"{text[:80]}...")
 
 
 def _stop_token_ids(folder: Path) -> tuple[int, ...]:

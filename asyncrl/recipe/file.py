@@ -21,11 +21,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from asyncrl.errors import InputError
-from asyncrl.recipe import Recipe, markers, shipped
+from asyncrl.recipe import Recipe, shipped
 from asyncrl.recipe.complaint import complaint, place_of
-from asyncrl.recipe.data_files import is_data_file
 from asyncrl.recipe.former_keys import as_now
-from asyncrl.recipe.markers import (
+from asyncrl.recipe.sections.section import (
+    BENCHMARK,
     CHANGEABLE,
     OBJECT,
     PATH_OR_HUB_ID,
@@ -34,6 +34,7 @@ from asyncrl.recipe.markers import (
     is_marked,
     marked,
 )
+from asyncrl.recipe.sources import is_data_file
 from asyncrl.recipe.terms import OwnFunction, Term, inner_kind, merged, name_of, spread
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.system.files import read_text
@@ -304,14 +305,12 @@ def _change_paths(raw: dict[str, Any], change: Callable[[Marker, str], str]) -> 
     """`change` takes what the key of a path is marked with, and the path."""
 
     def change_text(marker: Marker, text: str) -> str:
-        match marker:
-            case markers.OBJECT:
-                return with_changed_file(text, functools.partial(change, marker))
-            case markers.BENCHMARK:
-                name, colon, file = text.rpartition(":")
-                return f"{name}{colon}{change(marker, file)}" if is_data_file(text) else text
-            case _:
-                return change(marker, text)
+        if marker is OBJECT:
+            return with_changed_file(text, functools.partial(change, marker))
+        if marker is BENCHMARK:
+            name, colon, file = text.rpartition(":")
+            return f"{name}{colon}{change(marker, file)}" if is_data_file(text) else text
+        return change(marker, text)
 
     changed_texts(Recipe, raw, change_text)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked
-from asyncrl.recipe.near_keys import nearest_key
+from asyncrl.recipe.complaint import nearest_key
 from asyncrl.recipe.recipe import Recipe
+from asyncrl.recipe.sections.section import CHANGEABLE, PER_STEP, is_marked
 from asyncrl.recipe.terms import TERMS
 
 TITLE = "# Recipe keys\n\nWhat `asyncrl keys` prints: every key of a recipe with its kind and default.\n"

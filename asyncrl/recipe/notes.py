@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.markers import plain_at
 from asyncrl.recipe.presets import PRESETS
+from asyncrl.recipe.sections.section import plain_at
 from asyncrl.recipe.terms import agrees
 from asyncrl.recipe.unread_keys import CLIPPED_SURROGATES
 from asyncrl.system.words import as_written

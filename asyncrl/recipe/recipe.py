@@ -10,30 +10,17 @@ from pydantic import ValidationInfo, model_validator
 from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.checks import CHECKS
 from asyncrl.recipe.checks.training import with_lora_rate
-from asyncrl.recipe.markers import CHANGEABLE, OBJECT, PATH, TASK_ROWS
 from asyncrl.recipe.presets import with_preset
-from asyncrl.recipe.sections.agent import Agent
-from asyncrl.recipe.sections.alarms import Alarms
-from asyncrl.recipe.sections.cluster import Cluster
-from asyncrl.recipe.sections.critic import Critic
-from asyncrl.recipe.sections.data import Data
-from asyncrl.recipe.sections.dpo import DPO
+from asyncrl.recipe.sections.alarms import Alarms, Trackers, View
+from asyncrl.recipe.sections.data import Data, Prepare, Prompt
 from asyncrl.recipe.sections.evaluation import Evaluation
 from asyncrl.recipe.sections.model import Model
-from asyncrl.recipe.sections.placement import Placement
-from asyncrl.recipe.sections.prepare import Prepare
-from asyncrl.recipe.sections.prompt import Prompt
-from asyncrl.recipe.sections.replay import Replay
-from asyncrl.recipe.sections.rollout import Rollout
-from asyncrl.recipe.sections.section import PositiveFloat, Section, Seed
-from asyncrl.recipe.sections.serving import Serving
-from asyncrl.recipe.sections.sft import SFT
-from asyncrl.recipe.sections.teacher import Teacher
-from asyncrl.recipe.sections.trackers import Trackers
-from asyncrl.recipe.sections.trainer import Fall, LateFall, Muon, Trainer
-from asyncrl.recipe.sections.turns import Turns
-from asyncrl.recipe.sections.verifying import Verifying
-from asyncrl.recipe.sections.view import View
+from asyncrl.recipe.sections.rollout import Replay, Rollout, Verifying
+from asyncrl.recipe.sections.section import CHANGEABLE, OBJECT, PATH, TASK_ROWS, PositiveFloat, Section, Seed
+from asyncrl.recipe.sections.serving import Cluster, Placement, Serving
+from asyncrl.recipe.sections.stages import DPO, SFT, Teacher
+from asyncrl.recipe.sections.trainer import Critic, Fall, LateFall, Muon, Trainer
+from asyncrl.recipe.sections.turns import Agent, Turns
 from asyncrl.recipe.stage import Stage, with_stage
 from asyncrl.recipe.unread_keys import check_unread
 from asyncrl.records import PolicyVersion

@@ -11,19 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel
 
 from asyncrl.recipe.algorithm import Algorithm
-from asyncrl.recipe.sections.agent import Agent
-from asyncrl.recipe.sections.critic import Critic
 from asyncrl.recipe.sections.data import Data
-from asyncrl.recipe.sections.dpo import DPO
-from asyncrl.recipe.sections.placement import Placement
-from asyncrl.recipe.sections.replay import Replay
-from asyncrl.recipe.sections.rollout import Rollout
-from asyncrl.recipe.sections.serving import Serving
-from asyncrl.recipe.sections.sft import SFT
-from asyncrl.recipe.sections.teacher import Teacher
-from asyncrl.recipe.sections.trainer import Trainer
-from asyncrl.recipe.sections.turns import Turns
-from asyncrl.recipe.sections.verifying import Verifying
+from asyncrl.recipe.sections.rollout import Replay, Rollout, Verifying
+from asyncrl.recipe.sections.serving import Placement, Serving
+from asyncrl.recipe.sections.stages import DPO, SFT, Teacher
+from asyncrl.recipe.sections.trainer import Critic, Trainer
+from asyncrl.recipe.sections.turns import Agent, Turns
 from asyncrl.recipe.sources import ColumnMapping, Source
 from asyncrl.recipe.terms import agrees
 from asyncrl.system.words import as_written

@@ -19,8 +19,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from asyncrl.recipe.markers import OBJECT, mapping_of
-from asyncrl.recipe.sections.section import Section
+from asyncrl.recipe.sections.section import OBJECT, Section, mapping_of
 from asyncrl.system.plugins import load_object
 
 

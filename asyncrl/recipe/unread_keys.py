@@ -6,9 +6,9 @@ Numbers of a term stand with it: one of another term is refused where it stands,
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from asyncrl.recipe.markers import value_at
 from asyncrl.recipe.presets import PRESETS
 from asyncrl.recipe.sections.algorithm import CLIP_RANGES
+from asyncrl.recipe.sections.section import value_at
 from asyncrl.system.words import as_written
 
 if TYPE_CHECKING:

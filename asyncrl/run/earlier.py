@@ -12,7 +12,7 @@ from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import RunEnd, recorded_end
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.recipe.markers import value_at
+from asyncrl.recipe.sections.section import value_at
 from asyncrl.run.checkpoints import (
     EXPORT,
     HeldOutAccuracies,

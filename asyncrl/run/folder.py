@@ -28,7 +28,7 @@ from asyncrl.model.source import find_source, is_of_hub
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import dump_recipe, is_moved, load_recipe
-from asyncrl.recipe.markers import CHANGEABLE, PER_STEP, is_marked, marked, plain_at, value_at
+from asyncrl.recipe.sections.section import CHANGEABLE, PER_STEP, is_marked, marked, plain_at, value_at
 from asyncrl.recipe.sections.trainer import Fall
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.records import PolicyVersion

@@ -15,7 +15,7 @@ from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
 from asyncrl.recipe.former_keys import as_now
-from asyncrl.recipe.markers import LAYOUT, marked, value_at
+from asyncrl.recipe.sections.section import LAYOUT, marked, value_at
 from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.records import PolicyVersion
 from asyncrl.run.checkpoints import newest_version

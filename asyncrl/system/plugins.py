@@ -22,7 +22,7 @@ from verifiers.storable import RAISED
 MOVED = {
     "asyncrl.trackers": "asyncrl.readers.trackers",
     "asyncrl.recipe.section": "asyncrl.recipe.sections.section",
-    "asyncrl.recipe.trackers": "asyncrl.recipe.sections.trackers",
+    "asyncrl.recipe.trackers": "asyncrl.recipe.sections.alarms",
 }
 """Modules that docs told users to name, or to copy from, and where they are now: the interface of trackers,
 and the kinds of numbers in the options of a preparation."""

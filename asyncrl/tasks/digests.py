@@ -15,7 +15,7 @@ import verifiers
 from asyncrl.data.digests import digest_of
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe, Source
-from asyncrl.recipe.markers import TASK_ROWS, marked, value_at
+from asyncrl.recipe.sections.section import TASK_ROWS, marked, value_at
 from asyncrl.system.files import sha256_of
 from asyncrl.system.hub import is_hub_id
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from asyncrl.journal.batches import load_batch
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.markers import LAYOUT, marked, value_at
+from asyncrl.recipe.sections.section import LAYOUT, marked, value_at
 from asyncrl.run.metrics_file import Row
 from asyncrl.run.reproduction import Reproduction, plan_reproduction
 from asyncrl.trainer.bootstrap import run_rank, start_learner

@@ -33,7 +33,7 @@ from fakes.recipes import make_recipe
 
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.model.source import model_folder
-from asyncrl.recipe.lora import RATE_FACTOR
+from asyncrl.recipe.sections.model import RATE_FACTOR
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.tasks.demonstration import of_tokens
 from asyncrl.trainer.ranks import ranks

@@ -20,7 +20,7 @@ from asyncrl.model.rotary import NEEDED
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.supported import check_adapters
 from asyncrl.model.weights import TRAINED_FROM
-from asyncrl.recipe.lora import TARGETS
+from asyncrl.recipe.sections.model import TARGETS
 
 TESTS = Path(__file__).parents[1]
 PAGE = (TESTS.parent / "docs" / "models.md").read_text(encoding="utf-8")

@@ -28,7 +28,7 @@ def check(folder: Path, sections: dict[str, Any] | None = None, **cluster: Any) 
 def test_a_machine_without_a_way_to_others_is_asked_for_its_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncrl.recipe.sections.cluster.outward_address", lambda: "127.0.0.1")
+    monkeypatch.setattr("asyncrl.recipe.sections.serving.outward_address", lambda: "127.0.0.1")
     with pytest.raises(InputError, match=r"no way to other networks.* Set cluster.advertised_address"):
         check(tmp_path, bind_address="0.0.0.0")
     check(tmp_path, bind_address="0.0.0.0", advertised_address="10.0.0.7")

@@ -24,7 +24,7 @@ from asyncrl.launch.site.site import LocalSite, Need, Place, Site
 from asyncrl.model.side_models import TEACHER, SideModel
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.sections.cluster import Cluster
+from asyncrl.recipe.sections.serving import Cluster
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.system.network import free_ports
 from asyncrl.wire.access import Keys

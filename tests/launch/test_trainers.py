@@ -17,7 +17,7 @@ from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.launch.site.site import LocalSite
 from asyncrl.launch.trainers import LocalSupervisor, TrainerFailed, TrainerRanks, _last_words
-from asyncrl.recipe.sections.cluster import Cluster
+from asyncrl.recipe.sections.serving import Cluster
 from asyncrl.wire.messages import ending_line
 
 FULL = ending_line(DiskError("Publication v4 finds\nno room"))

@@ -23,7 +23,7 @@ from asyncrl.model.supported import (
     trained_in_short,
 )
 from asyncrl.model.weights import num_parameters
-from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.sections.model import Lora
 from asyncrl.system import gpus
 
 TINY = tiny_shape()

@@ -12,7 +12,7 @@ import pytest
 
 from asyncrl.data.files import read_rows
 from asyncrl.errors import InputError
-from asyncrl.recipe.data_files import OTHER_FILES, how_to_convert, is_data_file
+from asyncrl.recipe.sources import OTHER_FILES, how_to_convert, is_data_file
 
 TABLE_OF_PANDAS = pickle.dumps(pandas.DataFrame({"prompt": ["1+1="], "answer": [2]}))
 

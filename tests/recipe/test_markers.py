@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import pytest
 
 from asyncrl.recipe import Recipe, Rollout, Source
-from asyncrl.recipe.markers import (
+from asyncrl.recipe.sections.section import (
     BENCHMARK,
     CHANGEABLE,
     GYM_ROWS,

@@ -4,9 +4,9 @@ import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.complaint import dotted_keys, nearest_key
 from asyncrl.recipe.file import parse_recipe
 from asyncrl.recipe.keys import markdown, names
-from asyncrl.recipe.near_keys import dotted_keys, nearest_key
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import yaml
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm, Recipe
 from asyncrl.recipe.file import dump_recipe, load_recipe, parse_recipe
-from asyncrl.recipe.markers import plain_at
 from asyncrl.recipe.presets import PRESETS, markdown
+from asyncrl.recipe.sections.section import plain_at
 from asyncrl.recipe.terms import agrees
 from asyncrl.recipe.yaml_text import write_in_line
 from asyncrl.run.folder import first_difference

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from asyncrl.recipe import Verifying
-from asyncrl.recipe.sections.view import REFLECTION_WORDS, View
+from asyncrl.recipe.sections.alarms import REFLECTION_WORDS, View
 from asyncrl.records import Observed, Segment, Task, Trajectory, VerifierSpec
 from asyncrl.rollout.grade import Grader
 from asyncrl.rollout.reflection import ReflectionWords

@@ -14,8 +14,7 @@ from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.terminal import stage
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.markers import TASK_ROWS, is_marked
-from asyncrl.recipe.sections.section import Section
+from asyncrl.recipe.sections.section import TASK_ROWS, Section, is_marked
 from asyncrl.records import Task
 from asyncrl.tasks import digests as naming
 from asyncrl.tasks import packed_rows as packed

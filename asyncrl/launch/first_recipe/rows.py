@@ -9,7 +9,7 @@ from asyncrl.data.benchmarks import CATALOG, GATED
 from asyncrl.data.columns import READY, Columns, to_row
 from asyncrl.data.files import read_rows
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.recipe.data_files import is_data_file
+from asyncrl.recipe.sources import is_data_file
 from asyncrl.system.hub import is_hub_id
 
 KEY = "--data"

@@ -17,7 +17,7 @@ from asyncrl.model.memory import server_memory
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import num_parameters
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.markers import value_at
+from asyncrl.recipe.sections.section import value_at
 
 Settings = Mapping[str, Any]
 """Key of the recipe -> value."""

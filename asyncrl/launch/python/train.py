@@ -35,8 +35,8 @@ from asyncrl.launch.python.call import (
 from asyncrl.launch.python.program import Program, pause
 from asyncrl.launch.python.run import OUTPUT, Run
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.complaint import nearest_key
 from asyncrl.recipe.file import load_recipe, make_absolute, name_in, object_files
-from asyncrl.recipe.near_keys import nearest_key
 from asyncrl.run.folder import read_run_recipe
 from asyncrl.run.status import read_status
 from asyncrl.system.paths import expanded

@@ -13,7 +13,7 @@ from typing import Protocol
 from asyncrl.launch.placement import GpuMap, rank_name
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.sections.cluster import LOOPBACK, Cluster
+from asyncrl.recipe.sections.serving import LOOPBACK, Cluster
 from asyncrl.system.network import free_ports
 from asyncrl.wire.access import Keys
 

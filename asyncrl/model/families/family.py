@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncrl.model.rotary import USUAL_KINDS
 from asyncrl.model.shape import ModelShape
-from asyncrl.recipe.lora import TARGETS
+from asyncrl.recipe.sections.model import TARGETS
 
 Config = Mapping[str, Any]
 """A config.json."""

@@ -17,7 +17,7 @@ from mlflow.tracking import MlflowClient
 from asyncrl.readers.compare.recorded import flat
 from asyncrl.readers.trackers.tracker import Note, TrackedRun
 from asyncrl.recipe import Tracker as Settings
-from asyncrl.recipe.sections.trackers import DEFAULT_PROJECT
+from asyncrl.recipe.sections.alarms import DEFAULT_PROJECT
 
 MOST_METRICS, MOST_PARAMS = 1000, 100
 """Limits of one request."""

@@ -12,7 +12,7 @@ import trackio
 
 from asyncrl.readers.trackers.tracker import Note, TrackedRun
 from asyncrl.recipe import Tracker as Settings
-from asyncrl.recipe.sections.trackers import DEFAULT_PROJECT
+from asyncrl.recipe.sections.alarms import DEFAULT_PROJECT
 
 
 class Trackio:

@@ -1,1 +1,1 @@
-"""One file per section of a recipe."""
+"""Sections of a recipe, those of one subject in a file."""

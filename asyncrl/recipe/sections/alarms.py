@@ -1,10 +1,12 @@
-"""The section `alarms`."""
+"""The sections that watch a run: `alarms`, `view` and the list `trackers`."""
 
-from typing import Annotated
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from asyncrl.recipe.sections.section import Fraction, Positive, PositiveFloat, Section
+from asyncrl.errors import did_you_mean
+from asyncrl.recipe.sections.section import OBJECT, Count, Fraction, Positive, PositiveFloat, Section
 
 
 class Alarms(Section):
@@ -108,3 +110,100 @@ class Alarms(Section):
     memory_stall_share: Fraction | None = 0.1
     """Share of the time between two steps in which some process waited for memory in that control group, as
     the kernel counts it (memory.pressure). Healthy runs have about 0."""
+
+
+REFLECTION_WORDS = (
+    *("wait", "mistake", "however", "but", "retry", "error", "verify", "wrong", "evaluate", "check"),
+)
+"""Words that DeepSeek-R1 counts over the training of R1-Zero (DeepSeek-AI 2025, Nature 645)."""
+_Word = Annotated[str, Field(min_length=1, pattern=r"\S")]
+
+
+class View(Section):
+    """The page that shows a run."""
+
+    groups_per_step: Count = 4
+    """Groups per step whose importance ratio, entropy and advantage are kept for each token (0: none), the
+    oldest new ones of the batch. 4 to 6 bytes per token; replay.keep_steps removes them with the tokens."""
+    reflection_words: list[_Word] = list(REFLECTION_WORDS)
+    """Words that are counted in each step's responses, whole and in any case: the metrics
+    reflection_words_*. Inflected forms are words of their own. Default: those that DeepSeek-R1 counts. []:
+    none."""
+
+
+BUILT_IN = {
+    "tensorboard": (),
+    "wandb": ("project", "entity", "mode", "tags"),
+    "mlflow": ("project", "uri", "tags"),
+    "trackio": ("project", "tags"),
+}
+"""Name -> the settings that it has."""
+_PLUGIN = re.compile(r"[^:\n]+:[A-Za-z_]\w*")
+DEFAULT_PROJECT = "asyncrl"
+
+
+class Tracker(Section):
+    """One tracker. A name alone is a mapping with that name."""
+
+    name: Annotated[str, OBJECT]
+    """tensorboard: event files in RUN/trackers/tensorboard.
+    wandb: Weights & Biases; WANDB_API_KEY or `wandb login` names the account.
+    mlflow: an MLflow server or store.
+    trackio: its database on this machine, as `trackio show` reads it.
+    Or your own function that opens one: "package.module:function" or "./file.py:function"."""
+    project: str | None = None
+    """Project name (wandb, trackio) or experiment name (mlflow). Default: asyncrl. The run is named after its
+    recipe."""
+    entity: str | None = None
+    """User or team of wandb. Default: the one that is logged in."""
+    mode: Literal["online", "offline"] = "online"
+    """Whether rows are sent during the run (wandb).
+    online: they are sent as they come.
+    offline: they stay in RUN/trackers/wandb, for `wandb sync`."""
+    uri: str | None = None
+    """Server or store (mlflow). Default: MLFLOW_TRACKING_URI, else RUN/trackers/mlflow.db."""
+    tags: list[str] = []
+    """Tags of the run (wandb, mlflow, trackio)."""
+    options: Annotated[dict[str, Any], OBJECT] = {}
+    """Settings of your own function."""
+
+    def is_built_in(self) -> bool:
+        return self.name in BUILT_IN
+
+    def label(self) -> str:
+        """Name of its files."""
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", self.name.rpartition("/")[2])
+
+    @model_validator(mode="after")
+    def _check(self) -> "Tracker":
+        if not self.is_built_in() and not _PLUGIN.fullmatch(self.name):
+            raise ValueError(
+                f'trackers has "{self.name}", expected one of {", ".join(BUILT_IN)}, or your own '
+                f'function as "package.module:function" or "./file.py:function".'
+                f"{did_you_mean(self.name, BUILT_IN)}"
+            )
+        known = BUILT_IN.get(self.name, ("options",))
+        for key in sorted(self.model_fields_set - {"name", *known}):
+            # A resolved recipe names every key.
+            if getattr(self, key) != Tracker.model_fields[key].default:
+                its = f"It has {', '.join(known)}." if known else "It has none."
+                raise ValueError(f'trackers: "{self.name}" has no setting {key}. {its} Remove {key}.')
+        return self
+
+
+def _from_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+def _check_names(trackers: list[Tracker]) -> list[Tracker]:
+    labels = [tracker.label() for tracker in trackers]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f'trackers names "{label}" twice. Keep one of them.')
+    return trackers
+
+
+Trackers = Annotated[
+    list[Annotated[Tracker, BeforeValidator(_from_name)]],
+    AfterValidator(_check_names),
+]

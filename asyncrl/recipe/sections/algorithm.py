@@ -21,8 +21,14 @@ from asyncrl.recipe.algorithm_terms import (
     TrustRegion,
     Weight,
 )
-from asyncrl.recipe.markers import CHANGEABLE, OBJECT
-from asyncrl.recipe.sections.section import Fraction, NonNegativeFloat, PositiveFloat, Section
+from asyncrl.recipe.sections.section import (
+    CHANGEABLE,
+    OBJECT,
+    Fraction,
+    NonNegativeFloat,
+    PositiveFloat,
+    Section,
+)
 from asyncrl.recipe.terms import OwnFunction
 
 RAW_ADVANTAGES = ("reinforce_pp", "batch_mean", "w_reinforce", "gae")

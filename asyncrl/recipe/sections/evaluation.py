@@ -4,8 +4,10 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, model_validator
 
-from asyncrl.recipe.markers import BENCHMARK, OBJECT, PATH_OR_HUB_ID
 from asyncrl.recipe.sections.section import (
+    BENCHMARK,
+    OBJECT,
+    PATH_OR_HUB_ID,
     Count,
     Fraction,
     MinP,

@@ -1,11 +1,15 @@
-"""The section `rollout`."""
+"""The sections `rollout`, `replay` and `verifying`."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from asyncrl.recipe.markers import CHANGEABLE
 from asyncrl.recipe.sections.section import (
+    CHANGEABLE,
+    OBJECT,
+    PATH,
+    TASK_ROWS,
     Count,
     MinP,
     Nucleus,
@@ -114,3 +118,50 @@ class Rollout(Section):
     def is_truncated(self) -> bool:
         """Whether tokens are sampled from some of all tokens."""
         return self.top_k is not None
+
+
+class Replay(Section):
+    """Which groups make a batch, and how long their tokens are kept."""
+
+    order: Literal["admission", "strict_admission", "freshness", "signal"] = "admission"
+    """Which ready groups a batch takes first, after those that max_staleness makes due.
+    admission: the oldest.
+    strict_admission: the oldest, waiting for stragglers; no length bias, but the trainer waits too.
+    freshness: those with the newest tokens.
+    signal: those with a gradient, largest variance of correctness first."""
+    repeated_groups_per_batch: Count = 0
+    """Previously trained groups added to each batch (0: none). rollout.max_staleness applies to them too."""
+    max_uses: Annotated[int, Field(ge=2)] = 2
+    """Maximum times a repeated group is trained, the first time included."""
+    drops_no_signal: bool = False
+    """Dynamic sampling: drops and replaces groups whose advantages are all zero by raw correctness; with most
+    advantages, those whose trajectories are all equally correct."""
+    max_dropped_in_a_row: Positive = 256
+    """After this many groups without signal in a row the next one is trained anyway, so no run starves."""
+    keep_steps: Annotated[Positive, CHANGEABLE] = 200
+    """Steps before the last checkpoint whose tokens stay in the journal, for `asyncrl reproduce` and `view`;
+    more if a kept checkpoint needs them. Older steps keep verdicts, versions and lengths."""
+
+
+class Verifying(Section):
+    """How responses are graded."""
+
+    default: Annotated[str, OBJECT, TASK_ROWS] = "math"
+    """Verifier for rows that name none: a built-in, "package.module:Name" or "./file.py:Name"."""
+    options: Annotated[dict[str, Any], OBJECT, TASK_ROWS] = {}
+    """Options of the default verifier."""
+    folder: Annotated[str | None, PATH, CHANGEABLE, TASK_ROWS] = None
+    """Folder that "./file.py:Name" in a data row is relative to. Default: the recipe's folder."""
+    num_workers: Annotated[Positive, CHANGEABLE] = 1
+    """Worker processes for symbolic checks and for verifiers of your own. Built-in ones grade plain answers
+    without them."""
+    timeout_seconds: PositiveFloat = 2.0
+    """Wall-clock limit of one verification. Past it the worker is killed. The answer is wrong if it had the
+    CPU for half of that time; else the verifier waited, which is a fault."""
+    max_faults_in_a_row: Annotated[Positive, CHANGEABLE] = 24
+    """Faults without a verdict between them, retries included, after which the run ends with the verifier's
+    error, if they span at least 20 seconds. Raise it for a remote verifier with longer outages."""
+
+    def own_files(self) -> Path:
+        """Folder that "./file.py:Name" is relative to."""
+        return Path(self.folder or ".")

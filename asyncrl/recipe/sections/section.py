@@ -1,6 +1,14 @@
-"""Parts that every section of a recipe is made of: the base class and the kinds of numbers."""
+"""Parts that every section of a recipe is made of: the base class, the kinds of numbers, and markers: facts
+about a key beyond its type, which stand beside it, `Annotated[int, CHANGEABLE]`.
 
-from typing import Annotated
+A marker on a subsection holds for every key of it. `marked` reads the keys of a model that have one; what
+follows from a fact is where the fact is asked.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -39,3 +47,102 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    meaning: str
+
+
+CHANGEABLE = Marker("may differ between two starts on one run folder: it does not change what is learned")
+PER_STEP = Marker("may differ between two starts on one run folder: later steps learn by the new value")
+LAYOUT = Marker("decides in which order numbers are summed, in a trainer whose results are otherwise equal")
+TASK_ROWS = Marker("decides which tasks the rows of data.train make; their sources decide too")
+GYM_ROWS = Marker("decides which rows a gym makes; their order is that of the values in the digest")
+
+PATH = Marker("a path")
+PATH_OR_HUB_ID = Marker("a path, or a hub id, which stays as it is")
+OBJECT = Marker('may hold "./file.py:name", at any depth')
+BENCHMARK = Marker('the name of a benchmark, a file of rows, or "name:file"')
+_OF_TEXTS = (PATH, PATH_OR_HUB_ID, OBJECT, BENCHMARK)
+
+
+@cache
+def marked(model: type[BaseModel], marker: Marker) -> tuple[str, ...]:
+    """Dotted names of the keys of `model` and its subsections that have `marker`, in their order. The keys of
+    mappings in lists, such as those of a data source, are those of the mapping's own class."""
+    found = []
+    for name, field in model.model_fields.items():
+        if marker in field.metadata:
+            found.append(name)
+        else:
+            inner = [key for kind in _subsections(field.annotation) for key in marked(kind, marker)]
+            found += [f"{name}.{key}" for key in dict.fromkeys(inner)]
+    return tuple(found)
+
+
+def is_marked(model: type[BaseModel], key: str, marker: Marker) -> bool:
+    """Whether the dotted `key`, or a key that it is part of, has `marker`."""
+    return any(key == name or key.startswith(f"{name}.") for name in marked(model, marker))
+
+
+def value_at(section: BaseModel, key: str) -> Any:
+    """The value of a dotted key; None for a number of a term that is not chosen."""
+    value: Any = section
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+    return value
+
+
+def plain_at(section: BaseModel, key: str) -> Any:
+    """The value of a dotted key as plain data."""
+    found: Any = section.model_dump()
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found
+
+
+def changed_texts(model: type[BaseModel], raw: dict[str, Any], change: Callable[[Marker, str], str]) -> None:
+    """Changes the texts in `raw` whose keys name paths, objects or benchmarks: plain data of `model`, which
+    may lack keys and hold wrong ones. `change` takes the marker and the text."""
+    for name, field in model.model_fields.items():
+        if raw.get(name) is not None:
+            markers = [marker for marker in _OF_TEXTS if marker in field.metadata]
+            raw[name] = _changed(raw[name], markers, mapping_of(field.annotation), change)
+
+
+def _changed(
+    value: Any, markers: list[Marker], mapping: type[BaseModel] | None, change: Callable[[Marker, str], str]
+) -> Any:
+    match value:
+        case str():
+            for marker in markers:
+                value = change(marker, value)
+            return value
+        case list():
+            return [_changed(inner, markers, mapping, change) for inner in value]
+        case dict() if mapping is not None:
+            changed = dict(value)
+            changed_texts(mapping, changed, change)
+            return changed
+        case dict() if markers:
+            return {key: _changed(inner, markers, None, change) for key, inner in value.items()}
+        case _:
+            return value
+
+
+def _subsections(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that a key may be; not one of which it lists several."""
+    kinds = () if get_origin(annotation) is list else (annotation, *get_args(annotation))
+    return [kind for kind in kinds if _is_model(kind)]
+
+
+def mapping_of(annotation: Any) -> type[BaseModel] | None:
+    """The class of the mappings that a key may hold, at any depth of unions and lists."""
+    if _is_model(annotation):
+        return annotation  # type: ignore[no-any-return]
+    return next((found for inner in get_args(annotation) if (found := mapping_of(inner)) is not None), None)
+
+
+def _is_model(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

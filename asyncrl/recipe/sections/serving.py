@@ -1,4 +1,4 @@
-"""The section `serving`."""
+"""The sections `serving`, `placement` and `cluster`."""
 
 from typing import Annotated, Literal
 
@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from asyncrl.recipe.sections.section import Count, Positive, PositiveFloat, Section
 from asyncrl.recipe.server_options import refuse_options
+from asyncrl.system.machine import outward_address
 
 CPU_CACHE_TOKENS = 32768
 """Default cache of a server on a CPU."""
@@ -118,3 +119,98 @@ class Serving(Section):
     def num_started(self) -> int:
         """Rollout servers that the run starts itself."""
         return 0 if self.servers else self.num_servers
+
+
+ANYWHERE = "0.0.0.0"
+LOOPBACK = "127.0.0.1"
+
+
+class Cluster(Section):
+    """Where the processes of a run are, and how they reach each other."""
+
+    backend: Literal["local", "ray"] = "local"
+    """local: all processes on this machine, except for serving.servers.
+    ray: on the nodes of a Ray cluster. A server's GPUs are on one node, trainer ranks as close together as
+    they can be; what a lost node had starts on another one. Needs `make setup RAY=1`."""
+    address: str = "auto"
+    """Address of the Ray cluster. auto: the one that RAY_ADDRESS names, or that runs here. local: a new one
+    on this machine, for this run. Or host:port of its head."""
+    bind_address: str = LOOPBACK
+    """Address that the controller's queue and the local servers listen on; with Ray the default is the node's
+    address. 0.0.0.0: every network of the machine. Requests need the run's token, but nothing is encrypted:
+    use a network that you trust."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the controller, so that `asyncrl serve` finds it from elsewhere. 0: any that is free."""
+    advertised_address: str | None = None
+    """Name or address under which the other processes reach this machine.
+    Default: bind_address, or for 0.0.0.0 the machine's address on the way to other networks."""
+    shared_disk: bool = True
+    """Whether every process sees the run folder and the base model under the same paths. false: servers fetch
+    what they need of both over HTTP; a server that was started elsewhere needs asyncrl next to SGLang. With
+    Ray all trainer ranks are on one node, and the controller copies each checkpoint from there."""
+
+    open_metrics: bool = False
+    """Whether GET /metrics of the controller, for Prometheus, answers without the run's token. It says how
+    the run does and the addresses of its servers; nothing of prompts or responses."""
+
+    def host(self) -> str:
+        """Name or address under which others reach what listens on this machine."""
+        if self.advertised_address is not None:
+            return self.advertised_address
+        return outward_address() if self.bind_address == ANYWHERE else self.bind_address
+
+
+class Placement(Section):
+    """Which process gets which GPUs of this machine. Numbers count from 0 in the list of nvidia-smi, or of
+    CUDA_VISIBLE_DEVICES if that is set. By default trainer ranks get the first GPUs, servers the next, then
+    evaluation servers, the teacher and opponents; each GPU belongs to one process, unless colocated. `asyncrl
+    check` prints the map."""
+
+    device: Literal["auto", "gpu", "cpu"] = "auto"
+    """Device that servers and trainer compute on.
+    auto: GPUs if this machine has any, else the CPU.
+    gpu: GPUs; a machine without one is refused.
+    cpu: the CPU, even if there are GPUs; they are hidden from every process."""
+    colocated: bool = False
+    """Trainer ranks and local rollout servers share GPUs, for machines with one or two. Servers sleep while
+    the trainer steps: they release weights and KV cache, and wake with the new weights. In-flight
+    trajectories then resume from their prefixes, or end before the step with rollout.interrupt drain.
+    Evaluation servers, the teacher and opponents keep their own GPUs. Works on a CPU too."""
+    trainer: list[Count] = []
+    """One GPU per trainer rank, in the order of ranks."""
+    servers: list[Count] = []
+    """GPUs of the local rollout servers, serving.tensor_parallel_size each; with `colocated` some of the
+    trainer's, by default the first."""
+    evaluation: list[Count] = []
+    """GPUs of the evaluation servers (evaluation.num_servers), serving.tensor_parallel_size each."""
+    teacher: list[Count] = []
+    """GPUs of the run's own teacher, teacher.tensor_parallel_size."""
+    opponents: list[Count] = []
+    """GPUs of agent.opponents in their order, serving.tensor_parallel_size each."""
+
+    @model_validator(mode="after")
+    def _check(self) -> "Placement":
+        owners: dict[int, str] = {}
+        for key in ("trainer", "servers", "evaluation", "teacher", "opponents"):
+            numbers: list[int] = getattr(self, key)
+            if numbers and self.device == "cpu":
+                raise ValueError(
+                    f"placement.{key} is {numbers} but placement.device is cpu. Remove one of the two."
+                )
+            for number in numbers:
+                if owners.get(number) == key:
+                    raise ValueError(f"placement.{key} names GPU {number} twice. Name each GPU once.")
+                if number in owners and not (self.colocated and key == "servers"):
+                    raise ValueError(
+                        f"placement.{owners[number]} and placement.{key} both name GPU {number}. Name "
+                        f"another GPU in one of the two, or let trainer and rollout servers share with "
+                        f"placement.colocated."
+                    )
+                owners[number] = key
+        if self.colocated and self.trainer and not set(self.servers) <= set(self.trainer):
+            raise ValueError(
+                f"placement.colocated is true, but placement.servers {self.servers} are not all among "
+                f"placement.trainer {self.trainer}: a server that shares no GPU would sleep for nothing. "
+                f"Name GPUs of the trainer, or set placement.colocated to false."
+            )
+        return self

@@ -9,7 +9,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.sections.model import Lora
 from asyncrl.system.files import fresh_part, replace, sync_tree
 from asyncrl.trainer.network.adapted_layers import adapted_layers
 from asyncrl.trainer.network.convert import PEFT, export_weights

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from asyncrl.model.layout import Layout
 from asyncrl.model.shape import ModelShape
-from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.sections.model import Lora
 from asyncrl.system import machine
 from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
 from asyncrl.trainer.network.bitwise import BitwiseNorm, make_bitwise

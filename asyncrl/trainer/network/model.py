@@ -26,7 +26,7 @@ from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Model, Recipe
-from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.sections.model import Lora
 from asyncrl.serving.kernels import rows as kernels
 from asyncrl.trainer.network.bitwise import BitwiseRotary
 from asyncrl.trainer.network.experts import freeze_routers

@@ -14,7 +14,7 @@ from asyncrl.journal.packing import NUMBER_BYTES
 from asyncrl.model.column_bytes import TEACHER_LOGPROBS, TEACHER_TOP, top_size, unpack_top
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
-from asyncrl.recipe.sections.teacher import Teacher as TeacherKeys
+from asyncrl.recipe.sections.stages import Teacher as TeacherKeys
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.columns import Column, TokenColumn

@@ -16,7 +16,7 @@ from asyncrl.launch.servers import server_needs
 from asyncrl.launch.site.fetched import fetch_run
 from asyncrl.launch.site.site import LocalSite, Need, forwarded, trainer_needs
 from asyncrl.recipe.file import dump_recipe, load_recipe, object_files
-from asyncrl.recipe.sections.cluster import Cluster
+from asyncrl.recipe.sections.serving import Cluster
 from asyncrl.run.checkpoints import saved_versions
 from asyncrl.system.machine import outward_address
 from asyncrl.wire.access import Keys

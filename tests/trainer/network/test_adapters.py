@@ -10,7 +10,7 @@ from fakes.models import random_batch, reference_logprobs, reference_model, writ
 from families.known import tiny, write_tiny
 
 from asyncrl.model.folder import check_model_folder
-from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.sections.model import Lora
 from asyncrl.trainer.network.adapted_layers import adapted_layers
 from asyncrl.trainer.network.adapters import export_adapter, without_adapters
 from asyncrl.trainer.network.base_weights import load_base

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncrl.model.folder import check_model_folder
-from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.sections.model import Lora
 from asyncrl.serving.delta import DELTAS_PER_ANCHOR
 from asyncrl.trainer.network.base_weights import load_base
 from asyncrl.trainer.network.convert import export_weights, load_weights

@@ -13,7 +13,7 @@ from fakes.small_disk import refused_writes
 
 from asyncrl.errors import DiskError
 from asyncrl.model.folder import check_model_folder
-from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.sections.model import Lora
 from asyncrl.serving.publication import read_publication
 from asyncrl.system.network import free_ports
 from asyncrl.trainer.network.base_weights import load_base

@@ -12,7 +12,7 @@ from fakes.models import reference_model
 from fakes.policies import load_policy
 
 from asyncrl.model.folder import check_model_folder
-from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.sections.model import Lora
 from asyncrl.serving.publication import read_publication
 from asyncrl.trainer.network.base_weights import load_base
 from asyncrl.trainer.network.convert import export_weights

@@ -9,7 +9,7 @@ from fakes.models import random_batch, write_model
 
 from asyncrl.errors import InputError
 from asyncrl.model.memory import rank_memory
-from asyncrl.recipe.lora import Lora
+from asyncrl.recipe.sections.model import Lora
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.checkpoint_files import names_in
 from asyncrl.trainer.network.convert import export_weights
