@@ -20,7 +20,7 @@ from asyncrl.data.rows import labels_of
 from asyncrl.errors import InputError
 from asyncrl.evaluation.difficulty import MeasuredFile, chance_of_signal, histogram_lines, measure
 from asyncrl.journal.reader import JournalReader
-from asyncrl.journal.row_records import read_row_records
+from asyncrl.journal.responses import read_row_records
 from asyncrl.journal.starts import changed_data
 from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from asyncrl.commands.parser import whole
 from asyncrl.errors import InputError
+from asyncrl.journal.connection import REPEATED, read_counters
 from asyncrl.journal.conservation import Conservation, read_conservation
-from asyncrl.journal.counters import REPEATED, read_counters
 from asyncrl.journal.explain import conservation_lines, explain_group, explain_trajectory
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.schema import tables_in_words

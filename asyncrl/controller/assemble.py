@@ -35,7 +35,7 @@ from asyncrl.controller.trainer_wire import TrainerWire
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.schedule import EvaluationServers, HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
-from asyncrl.journal.row_records import read_admissions, read_visits
+from asyncrl.journal.responses import read_admissions, read_visits
 from asyncrl.journal.writer import Journal
 from asyncrl.loops import RunPart, RunPhase, RunTasks, Waits
 from asyncrl.model.dtype import has_float32_head
@@ -57,7 +57,6 @@ from asyncrl.recipe.file import object_files
 from asyncrl.records import PolicyVersion, ScoredSequence, branch_id
 from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.replay.recovery import restore
 from asyncrl.replay.repetition import make_repetition
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.agents.kit import make_agent_kit
@@ -292,7 +291,7 @@ def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: W
         repeats=make_repetition(settings),
         changed=waits.notify,
     )
-    restore(queue, functools.partial(order.find, may_have_moved=inputs.has_moved_rows))
+    queue.restore(functools.partial(order.find, may_have_moved=inputs.has_moved_rows))
     if order.has_memory():
         order.recall(read_admissions(journal), read_visits(journal))
         queue.visited = order.visited

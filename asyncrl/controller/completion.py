@@ -64,18 +64,11 @@ class RecordedCompletion(RunPart):
             if trajectory.finish is None:
                 # Which policy sampled it is that run's matter: here it is of the version that admits it.
                 segment = Segment(group.admitted_version, [*response.tokens], [*response.behavior_logprobs])
-                self.queue.append(group, trajectory, [segment], Finish(response.finish))
+                self.queue.append(group, trajectory, [segment], response.finish)
             if trajectory.trajectory_id not in group.scores:
-                score = Score(
-                    response.outcome,
-                    response.correctness,
-                    response.reward,
-                    response.extracted,
-                    response.detail,
-                    0.0,
-                )
-                self.queue.score(group, trajectory, score, response.text)
-            rewards[trajectory.trajectory_id] = response.reward
+                self.queue.score(group, trajectory, response.score, response.text)
+            assert response.score.reward is not None
+            rewards[trajectory.trajectory_id] = response.score.reward
         # The critic makes advantages of rewards.
         self.queue.make_ready(group, rewards)
 

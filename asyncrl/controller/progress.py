@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from asyncrl.controller.context import TrainerSession
 from asyncrl.errors import AsyncrlError
 from asyncrl.evaluation.schedule import HeldOutSchedule
-from asyncrl.journal.counters import GENERATED
+from asyncrl.journal.connection import GENERATED
 from asyncrl.loops import RunPhase, Waits, now_seconds
 from asyncrl.recipe import Recipe
 from asyncrl.replay.queue import ReplayQueue

@@ -12,11 +12,12 @@ from typing import Any
 
 from asyncrl.controller.context import RunContext
 from asyncrl.errors import QueueError
-from asyncrl.journal.batches import load_groups, read_columns
+from asyncrl.journal.packing import sequences_of
+from asyncrl.journal.queue_state import load_groups, read_columns
 from asyncrl.journal.statements import batch_columns, trained_tokens
 from asyncrl.loops import Blocker, BlockerKind, TrainersWait, end_tasks
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
-from asyncrl.replay.group import Group, sequences_of
+from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.drain import Drain
 from asyncrl.rollout.generate import Generator

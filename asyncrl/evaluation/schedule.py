@@ -20,7 +20,7 @@ from asyncrl.errors import ServerError
 from asyncrl.evaluation.evaluation_set import HELDOUT, EvaluationSet
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.result import EvaluationFailed, GradedResponse, Result
-from asyncrl.journal.counters import Statement
+from asyncrl.journal.connection import Statement
 from asyncrl.journal.evaluations import GREEDY, Answer, evaluated, evaluated_tasks
 from asyncrl.journal.writer import Journal
 from asyncrl.loops import Blocker, BlockerKind, RunPhase, RunTasks, TrainersWait, Waits

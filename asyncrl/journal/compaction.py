@@ -9,8 +9,8 @@ can. `asyncrl reproduce` and the texts of `asyncrl view` reach back as far as co
 Batches are named by the version of the trainer that took them.
 """
 
-from asyncrl.journal.batches import COMPACTED_BEFORE, compacted_before
-from asyncrl.journal.counters import Statement
+from asyncrl.journal.connection import Statement
+from asyncrl.journal.queue_state import COMPACTED_BEFORE, compacted_before
 from asyncrl.journal.starts import set_fact
 from asyncrl.journal.writer import Journal
 from asyncrl.records import PolicyVersion

@@ -7,8 +7,7 @@ are removed at the start (`starts.record_start`).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from asyncrl.journal.connection import Readable
-from asyncrl.journal.counters import Statement
+from asyncrl.journal.connection import Readable, Statement
 from asyncrl.records import PolicyVersion
 from verifiers.storable import storable
 

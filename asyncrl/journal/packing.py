@@ -1,13 +1,29 @@
-"""Numbers as the journal stores them, and the sequences of one scored trajectory."""
+"""Numbers as the journal stores them, columns that features have for tokens (`records.Columns`) in their
+tables, and the sequences of a scored group.
+
+Columns that servers send stand beside their segments, those that come once a trajectory is finished beside
+its name. A column's name is the table's, or the table's column.
+"""
 
 import json
+import sqlite3
 import struct
 import sys
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from asyncrl.records import CREDITS, Columns, Credits, ScoredSequence, Trajectory, TurnAdvantages
+from asyncrl.journal.connection import Statement
+from asyncrl.records import (
+    CREDITS,
+    Columns,
+    Credits,
+    Score,
+    ScoredSequence,
+    Segment,
+    Trajectory,
+    TurnAdvantages,
+)
 
 NUMBER_BYTES = 4
 """Size of a token and of a log-prob."""
@@ -70,44 +86,49 @@ def unpack_pairs(text: str | None) -> list[tuple[int, float]]:
     return [] if text is None else [(number, float(value)) for number, value in json.loads(text)]
 
 
-# Rewards and advantages inside a trajectory are kept for all of its sampled tokens, branch after branch. Here
-# each branch gets its own part.
-def sequences_of_trajectory(
-    trajectory: Trajectory,
-    *,
-    reward: float,
-    advantage: float,
-    credits: Credits,
-    turn_advantages: TurnAdvantages,
-    branch_rewards: Mapping[str, float],
-    outcome: str,
-    source: str,
-    columns: Mapping[str, Columns],
-) -> list[ScoredSequence]:
-    """One per branch with sampled tokens: an agent may have asked for nothing. `branch_rewards` of branches
-    that have a verdict each, and `columns` of those that have some beside their segments', by their ids, the
-    trajectory's own among them."""
-    lines = trajectory.lines()
-    lengths = [line.num_sampled_tokens() for line in lines]
+class ScoredGroup(Protocol):
+    """Fields of `Group` that make sequences."""
+
+    trajectories: list[Trajectory]
+    scores: dict[str, Score]
+    advantages: dict[str, float]
+    turn_advantages: dict[str, TurnAdvantages]
+    columns: dict[str, Columns]
+
+    def source(self) -> str: ...
+
+
+def sequences_of(group: ScoredGroup) -> list[ScoredSequence]:
+    """The sequences of a ready group, as a trainer gets them: one per branch with sampled tokens."""
     found = []
-    for line, own_credits, runs in zip(
-        lines, split_credits(credits, lengths), split_runs(turn_advantages, lengths), strict=True
-    ):
-        if line.num_sampled_tokens():
-            own = runs[0][1] if runs else advantage
-            earned = {CREDITS: pack_places(own_credits, line.num_sampled_tokens())} if own_credits else {}
-            found.append(
-                ScoredSequence.of(
-                    line,
-                    reward=branch_rewards.get(line.trajectory_id, reward),
-                    advantage=own,
-                    turn_advantages=runs if any(each != own for _, each in runs) else [],
-                    finish=trajectory.finish,
-                    outcome=outcome,
-                    source=source,
-                    columns=columns.get(line.trajectory_id, {}) | earned,
+    for trajectory in group.trajectories:
+        name = trajectory.trajectory_id
+        if (advantage := group.advantages.get(name)) is None:
+            continue
+        score, lines = group.scores[name], trajectory.lines()
+        assert score.reward is not None
+        rewards = score.branch_rewards()
+        # Kept for all sampled tokens of a trajectory, branch after branch: each branch gets its own part.
+        lengths = [line.num_sampled_tokens() for line in lines]
+        credits = split_credits(score.credits, lengths)
+        runs = split_runs(group.turn_advantages.get(name, []), lengths)
+        for line, size, own_credits, own_runs in zip(lines, lengths, credits, runs, strict=True):
+            # An agent may have asked for nothing.
+            if size:
+                own = own_runs[0][1] if own_runs else advantage
+                earned = {CREDITS: pack_places(own_credits, size)} if own_credits else {}
+                found.append(
+                    ScoredSequence.of(
+                        line,
+                        reward=rewards.get(line.trajectory_id, score.reward),
+                        advantage=own,
+                        turn_advantages=own_runs if any(each != own for _, each in own_runs) else [],
+                        finish=trajectory.finish,
+                        outcome=score.outcome,
+                        source=group.source(),
+                        columns=group.columns.get(line.trajectory_id, {}) | earned,
+                    )
                 )
-            )
     return found
 
 
@@ -131,3 +152,64 @@ def split_runs(runs: TurnAdvantages, lengths: Sequence[int]) -> list[TurnAdvanta
             own.append(left.pop(0))
         found.append(own)
     return found
+
+
+_OF_SEGMENTS = {"kept_sets": ("", "kept"), "routes": ("context", "experts")}
+"""Name, and table -> SQL columns of positions in front of a segment, "" where there are none, and of its
+tokens."""
+OF_LINES = ("teacher_logprobs", "teacher_top")
+"""Names of the columns that come after the tokens of a trajectory or a branch."""
+
+Told = tuple[dict[str, bytearray], Columns]
+"""`Segment.columns` and `Segment.context`."""
+
+
+def of_segment(place: tuple[str, int], segment: Segment) -> list[Statement]:
+    """Inserts the columns of a segment at (trajectory or branch, position)."""
+    rows: list[Statement] = []
+    for name, values in segment.columns.items():
+        context, _ = _OF_SEGMENTS[name]
+        parts = [segment.context.get(name, b"")] if context else []
+        marks = ", ".join("?" * (3 + len(parts)))
+        rows.append((f"INSERT INTO {name} VALUES ({marks})", (*place, *parts, bytes(values))))
+    return rows
+
+
+def of_lines(found: Mapping[str, Columns]) -> list[Statement]:
+    """Inserts the columns of trajectories and branches, by their ids."""
+    return [
+        (
+            "INSERT OR REPLACE INTO teacher_logprobs VALUES (?, ?, ?)",
+            (name, *(columns.get(column) for column in OF_LINES)),
+        )
+        for name, columns in found.items()
+    ]
+
+
+def columns_of_segments(db: sqlite3.Connection, group_id: int) -> dict[tuple[str, int], Told]:
+    """(trajectory or branch, position) -> the columns of that segment of the group."""
+    found: dict[tuple[str, int], Told] = {}
+    for name, (context, values) in _OF_SEGMENTS.items():
+        rows = db.execute(
+            f"SELECT trajectory_id, position, {values}, {context or 'NULL'} FROM {name} "
+            "JOIN trajectories USING (trajectory_id) WHERE group_id = ?",
+            (group_id,),
+        )
+        for line, position, of_tokens, in_front in rows:
+            columns, fronts = found.setdefault((line, position), ({}, {}))
+            columns[name] = bytearray(of_tokens)
+            fronts |= {name: in_front} if in_front else {}
+    return found
+
+
+def columns_of_lines(db: sqlite3.Connection, group_id: int) -> dict[str, Columns]:
+    """Trajectory or branch of the group -> its columns."""
+    rows = db.execute(
+        "SELECT trajectory_id, logprobs, top FROM teacher_logprobs JOIN trajectories USING (trajectory_id) "
+        "WHERE group_id = ?",
+        (group_id,),
+    )
+    return {
+        line: {name: value for name, value in zip(OF_LINES, values, strict=True) if value}
+        for line, *values in rows
+    }

@@ -1,28 +1,50 @@
-"""The state of the replay queue as its journal has it: what a restarted controller resumes from.
+"""Groups of the replay queue as its journal has them: what a restarted controller resumes from, and batches
+that were taken, as a trainer that repeats a step is given them.
 
-Reads only; `replay.recovery` builds the queue from it.
+Reads only; `ReplayQueue.restore` builds the queue from it. Batches are named by their `taken_version`: step
+taken_version + 1 trains that version on the batch.
 """
 
-from collections.abc import Mapping
+import itertools
+import json
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
+from asyncrl.errors import QueueError
 from asyncrl.journal.connection import Readable
-from asyncrl.journal.packing import unpack_logprobs, unpack_pairs, unpack_scores, unpack_tokens
-from asyncrl.journal.token_columns import Told, read_of_lines, read_of_segments
+from asyncrl.journal.packing import (
+    columns_of_lines,
+    columns_of_segments,
+    sequences_of,
+    unpack_logprobs,
+    unpack_pairs,
+    unpack_scores,
+    unpack_tokens,
+)
+from asyncrl.journal.starts import read_fact
 from asyncrl.records import (
+    Batch,
     Columns,
     Finish,
     Observed,
     PolicyVersion,
     RecordedCall,
     Score,
+    ScoredSequence,
     Segment,
     Trajectory,
     TurnAdvantages,
+    root_id,
+    source_of,
 )
 
-_LIVE = "state IN ('open', 'ready')"
+COMPACTED_BEFORE = "compacted_before"
+"""Key in `meta`: the batches of versions below this one, which are those of steps 1 to it, have no tokens."""
 
+_LIVE = "state IN ('open', 'ready')"
 _TOTALS = """
 SELECT count(*), coalesce(sum(state = 'dropped'), 0), coalesce(max(taken_version) + 1, 0),
        (SELECT coalesce(max(version), 0) FROM segments)
@@ -39,14 +61,40 @@ JOIN segments s USING (trajectory_id) WHERE t.advantage IS NOT NULL
 AND EXISTS (SELECT 1 FROM groups g WHERE g.taken_version = r.taken_version AND g.state = 'taken')
 GROUP BY r.taken_version
 """
+_BATCH = """
+SELECT group_id FROM (SELECT group_id, 0 AS is_repeated FROM groups WHERE taken_version = :version
+                      UNION ALL SELECT group_id, 1 FROM repetitions WHERE taken_version = :version)
+ORDER BY is_repeated, group_id
+"""
 
+_GROUPS = """
+SELECT group_id, task_id, prompt, admitted_version, state, taken_version,
+       (taken_version IS NOT NULL) + (SELECT count(*) FROM repetitions r WHERE r.group_id = groups.group_id)
+FROM groups WHERE {where} ORDER BY group_id
+"""
+_TRAJECTORIES = """
+SELECT trajectory_id, branch_of, sample, prompt_tokens, finish, role, advantage, turn_advantages,
+       outcome, correctness, reward, extracted, detail, verify_seconds, credits, scores
+FROM trajectories WHERE group_id = ? ORDER BY sample, length(trajectory_id), trajectory_id
+"""
+# An observation may be empty; NULL sorts first, and so before the turn that follows it.
 _PARTS = """
-SELECT position, version, is_continued, tokens, logprobs, NULL FROM segments WHERE trajectory_id = :name
+WITH names AS (SELECT trajectory_id FROM trajectories WHERE group_id = :group)
+SELECT trajectory_id, position, version, is_continued, tokens, logprobs, NULL FROM segments
+WHERE trajectory_id IN names
 UNION ALL
-SELECT position, NULL, NULL, tokens, NULL, notes FROM observations WHERE trajectory_id = :name
+SELECT trajectory_id, position, NULL, NULL, tokens, NULL, notes FROM observations WHERE trajectory_id IN names
 ORDER BY position, version
 """
-"""An observation may be empty; NULL sorts first, and so before the turn that follows it."""
+_CALLS = """
+SELECT trajectory_id, ordinal, choice, digest, branch, turn FROM calls JOIN trajectories USING (trajectory_id)
+WHERE group_id = ? ORDER BY ordinal, choice
+"""
+_BRANCH_VERDICTS = """
+SELECT v.trajectory_id, v.outcome, v.correctness, v.reward, v.extracted, v.detail, v.verify_seconds
+FROM branch_verdicts v JOIN trajectories USING (trajectory_id) WHERE group_id = ?
+ORDER BY length(v.trajectory_id), v.trajectory_id
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +109,7 @@ class Totals:
 
 @dataclass(slots=True)
 class StoredGroup:
-    """A group without its task, which is in the data file."""
+    """A group without its task, which is in the data file. Fields as those of `Group`."""
 
     group_id: int
     task_id: str
@@ -70,13 +118,15 @@ class StoredGroup:
     state: str
     taken_version: PolicyVersion | None
     num_uses: int
-    """Batches that held it."""
     trajectories: list[Trajectory] = field(default_factory=list)
     scores: dict[str, Score] = field(default_factory=dict)
     advantages: dict[str, float] = field(default_factory=dict)
     turn_advantages: dict[str, TurnAdvantages] = field(default_factory=dict)
     columns: dict[str, Columns] = field(default_factory=dict)
-    """Trajectory or branch -> what came for its tokens once it was finished."""
+
+    def source(self) -> str:
+        """`Task.source` of its task."""
+        return source_of(self.task_id)
 
 
 def read_totals(journal: Readable) -> Totals:
@@ -102,14 +152,14 @@ def repeated_tokens(journal: Readable) -> dict[PolicyVersion, int]:
 
 def live_groups(journal: Readable, *, samples_per_group: int) -> list[StoredGroup]:
     """Open and ready groups, whole, in admission order; a trajectory after the samples is a greedy one."""
-    return _groups(journal, samples_per_group, _LIVE)
+    return list(read_groups(journal, _LIVE, samples_per_group=samples_per_group))
 
 
 def groups_taken_since(
     journal: Readable, version: PolicyVersion, *, samples_per_group: int
 ) -> list[StoredGroup]:
     """Groups that the trainer took first at `version` or later, whole, in admission order."""
-    return _groups(journal, samples_per_group, f"taken_version >= {version}")
+    return list(read_groups(journal, f"taken_version >= {version}", samples_per_group=samples_per_group))
 
 
 def live_tasks(journal: Readable) -> list[tuple[str, str]]:
@@ -118,96 +168,95 @@ def live_tasks(journal: Readable) -> list[tuple[str, str]]:
     return [(task_id, prompt) for task_id, prompt in rows]
 
 
-def _groups(journal: Readable, samples_per_group: int, where: str) -> list[StoredGroup]:
-    groups = [
-        StoredGroup(*row)
-        for row in journal.read(
-            "SELECT group_id, task_id, prompt, admitted_version, state, taken_version, "
-            "(taken_version IS NOT NULL) + "
-            "(SELECT count(*) FROM repetitions r WHERE r.group_id = groups.group_id) "
-            f"FROM groups WHERE {where} ORDER BY group_id"
+def load_batch(journal: Readable, version: PolicyVersion, temperature: float) -> Batch:
+    """The batch that the trainer of `version` took. Raises QueueError as `load_groups`."""
+    groups = load_groups(journal, version)
+    return Batch(version, temperature, list(itertools.chain.from_iterable(groups)))
+
+
+def load_groups(journal: Readable, version: PolicyVersion) -> Iterator[list[ScoredSequence]]:
+    """Yields, per group, what the trainer of `version` was given, in the order of the groups' first takes.
+
+    One read per group: a batch has millions of tokens, and the caller may have others to serve meanwhile.
+    Raises QueueError when its tokens were compacted.
+    """
+    step = version + 1
+    if version < (boundary := compacted_before(journal)):
+        raise QueueError(
+            f"The tokens of steps 1 to {boundary} are compacted in {journal.path}: step {step} cannot be "
+            f"trained again. Put a checkpoint of version {boundary} or later back in place, or use another "
+            f"run_folder; replay.keep_steps says how long tokens are kept."
         )
-    ]
-    for group in groups:
-        _add_trajectories(journal, group, samples_per_group)
-        group.columns = read_of_lines(journal, group.group_id)
-    return groups
+    for (group_id,) in journal.read(_BATCH, {"version": version}):
+        (group,) = read_groups(journal, f"group_id = {group_id}")
+        if not all(t.prompt_tokens for t in group.trajectories if t.trajectory_id in group.advantages):
+            raise QueueError(f"{journal.path} no longer holds all tokens of step {step}: they are compacted.")
+        yield sequences_of(group)
 
 
-def _add_trajectories(journal: Readable, group: StoredGroup, samples_per_group: int) -> None:
-    rows = journal.read(
-        "SELECT trajectory_id, sample, prompt_tokens, finish, outcome, correctness, reward, scores, credits, "
-        "advantage, turn_advantages, extracted, detail, verify_seconds, branch_of, role FROM trajectories "
-        "WHERE group_id = ? ORDER BY sample, length(trajectory_id), trajectory_id",
-        (group.group_id,),
-    )
-    told = read_of_segments(journal, group.group_id)
-    for name, sample, prompt, finish, outcome, *scored, branch_of, role in rows:
-        correctness, reward, scores, credits, advantage, turn_advantages, extracted, detail, seconds = scored
-        trajectory = Trajectory(
+def compacted_before(journal: Readable) -> PolicyVersion:
+    """The oldest version whose batch still has its tokens: those of steps 1 to that number are gone."""
+    return int(read_fact(journal, COMPACTED_BEFORE) or 0)
+
+
+def read_columns(journal: Readable, version: PolicyVersion) -> dict[str, Any]:
+    """Columns of the batch as the trainer of `version` took it (`statements.batch_columns`)."""
+    found = journal.read("SELECT columns FROM batch_columns WHERE taken_version = ?", (version,))
+    return dict(json.loads(found[0][0])) if found else {}
+
+
+def read_groups(
+    journal: Readable, where: str, *, samples_per_group: int | None = None
+) -> Iterator[StoredGroup]:
+    """Yields the groups of an SQL condition, whole, in admission order."""
+    with journal.reading() as db:
+        for row in db.execute(_GROUPS.format(where=where)).fetchall():
+            group = StoredGroup(*row)
+            _fill(db, group, samples_per_group)
+            yield group
+
+
+def _fill(db: sqlite3.Connection, group: StoredGroup, samples_per_group: int | None) -> None:
+    number = (group.group_id,)
+    branches: dict[str, dict[str, Score]] = defaultdict(dict)
+    for name, *verdict in db.execute(_BRANCH_VERDICTS, number):
+        branches[root_id(name)][name] = Score(*verdict)
+    lines: dict[str, Trajectory] = {}
+    for name, branch_of, sample, prompt, finish, role, advantage, turns, *judged in db.execute(
+        _TRAJECTORIES, number
+    ):
+        lines[name] = Trajectory(
             name,
             tuple(unpack_tokens(prompt)),
             finish=Finish(finish) if finish else None,
             is_greedy=sample == samples_per_group,
             role=role,
         )
-        for part in _parts(journal, name, told):
-            if isinstance(part, Segment):
-                trajectory.extend(part)
-            else:
-                trajectory.observe(part)
         if branch_of is not None:
-            # Its trajectory is the row before it, or before its other branches.
-            group.trajectories[-1].branches.append(trajectory)
+            lines[branch_of].branches.append(lines[name])
             continue
-        trajectory.calls = _calls(journal, name)
-        group.trajectories.append(trajectory)
+        group.trajectories.append(lines[name])
+        outcome, correctness, reward, extracted, detail, seconds, credits, scores = judged
         if outcome is not None:
             group.scores[name] = Score(
                 *(outcome, correctness, reward, extracted, detail, seconds),
                 credits=unpack_pairs(credits),
                 scores=unpack_scores(scores),
-                branches=_branch_scores(journal, name),
+                branches=branches.get(name, {}),
             )
         if advantage is not None:
             group.advantages[name] = advantage
-        if turn_advantages is not None:
-            group.turn_advantages[name] = unpack_pairs(turn_advantages)
-
-
-def _branch_scores(journal: Readable, trajectory_id: str) -> dict[str, Score]:
-    """Those of branches that were judged by themselves, in the order of their numbers. "/" follows the "."
-    of their names."""
-    query = (
-        "SELECT trajectory_id, outcome, correctness, reward, extracted, detail, verify_seconds "
-        "FROM branch_verdicts WHERE trajectory_id >= ?1 AND trajectory_id < ?1 || '/' "
-        "ORDER BY length(trajectory_id), trajectory_id"
-    )
-    return {name: Score(*values) for name, *values in journal.read(query, (trajectory_id,))}
-
-
-def _calls(journal: Readable, trajectory_id: str) -> list[RecordedCall]:
-    query = (
-        "SELECT ordinal, choice, digest, branch, turn FROM calls WHERE trajectory_id = ? "
-        "ORDER BY ordinal, choice"
-    )
-    return [RecordedCall(*row) for row in journal.read(query, (trajectory_id,))]
-
-
-def _parts(
-    journal: Readable, trajectory_id: str, told: Mapping[tuple[str, int], Told]
-) -> list[Segment | Observed]:
-    return [
-        Observed(unpack_tokens(tokens), notes)
-        if version is None
-        else Segment(
-            version,
-            unpack_tokens(tokens),
-            unpack_logprobs(logprobs),
-            bool(is_continued),
-            *told.get((trajectory_id, position), ({}, {})),
-        )
-        for position, version, is_continued, tokens, logprobs, notes in journal.read(
-            _PARTS, {"name": trajectory_id}
-        )
-    ]
+        if turns is not None:
+            group.turn_advantages[name] = unpack_pairs(turns)
+    told = columns_of_segments(db, group.group_id)
+    for name, position, version, is_continued, tokens, logprobs, notes in db.execute(
+        _PARTS, {"group": group.group_id}
+    ):
+        if version is None:
+            lines[name].observe(Observed(unpack_tokens(tokens), notes))
+        else:
+            numbers = unpack_tokens(tokens), unpack_logprobs(logprobs), bool(is_continued)
+            lines[name].extend(Segment(version, *numbers, *told.get((name, position), ({}, {}))))
+    for name, *call in db.execute(_CALLS, number):
+        lines[name].calls.append(RecordedCall(*call))
+    group.columns = columns_of_lines(db, group.group_id)

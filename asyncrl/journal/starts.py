@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from asyncrl.journal.connection import Readable
-from asyncrl.journal.counters import Statement
+from asyncrl.journal.connection import Readable, Statement
 from asyncrl.journal.writer import Journal
 from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe, Serving

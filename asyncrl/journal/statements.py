@@ -8,9 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from asyncrl.journal.counters import Statement
-from asyncrl.journal.packing import pack_logprobs, pack_pairs, pack_scores, pack_tokens
-from asyncrl.journal.token_columns import of_segment
+from asyncrl.journal.connection import Statement
+from asyncrl.journal.packing import of_segment, pack_logprobs, pack_pairs, pack_scores, pack_tokens
 from asyncrl.records import (
     DropReason,
     Finish,

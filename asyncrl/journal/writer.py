@@ -22,8 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import AsyncrlError
-from asyncrl.journal.connection import DAMAGE_CODES, Parameters, open_for_reading, open_for_writing
-from asyncrl.journal.counters import Statement, sum_counters
+from asyncrl.journal.connection import (
+    DAMAGE_CODES,
+    Parameters,
+    Statement,
+    open_for_reading,
+    open_for_writing,
+    sum_counters,
+)
 from verifiers.storable import MAX_WORDS_CHARACTERS, storable
 
 COMMIT_INTERVAL_SECONDS = 0.05

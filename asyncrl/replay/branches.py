@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from asyncrl.journal import statements
-from asyncrl.journal.counters import DROPPED, Statement, bump
+from asyncrl.journal.connection import DROPPED, Statement, bump
 from asyncrl.records import (
     DropReason,
     Finish,

@@ -3,22 +3,26 @@
 open -> ready -> taken -> trained, or dropped(reason) from open or ready. The queue alone changes the state.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from asyncrl.journal.packing import sequences_of_trajectory
+from asyncrl.journal.packing import split_runs
+from asyncrl.journal.queue_state import StoredGroup
 from asyncrl.records import (
     Columns,
     DropReason,
     PolicyVersion,
     Score,
-    ScoredSequence,
     Task,
     Trajectory,
     TurnAdvantages,
     may_teach,
     oldest_version,
 )
+
+TaskOf = Callable[[str, str], Task]
+"""Finds the task of a task id and a prompt; raises InputError when the data no longer holds it."""
 
 
 class GroupState(StrEnum):
@@ -59,6 +63,9 @@ class Group:
         """In words for people."""
         return f"group {self.group_id}"
 
+    def source(self) -> str:
+        return self.task.source()
+
     def num_tokens(self) -> int:
         """Confirmed tokens that were sampled."""
         return sum(trajectory.num_sampled_in_all() for trajectory in self.trajectories)
@@ -81,30 +88,41 @@ class Group:
         """The oldest version that made one of its tokens, or the admitting one while it has none."""
         return oldest_version(self.trajectories, self.admitted_version)
 
+    def trainable_tokens(self) -> int:
+        """Sampled tokens of the trajectories that are still part of it: faults left when it became ready."""
+        if self.state is GroupState.OPEN:
+            return self.num_tokens()
+        return sum(t.num_sampled_in_all() for t in self.trajectories if t.trajectory_id in self.advantages)
+
+    def branch_advantages(self) -> dict[str, float]:
+        """The first advantage of each branch that may have another one than its trajectory."""
+        found = {}
+        for trajectory in self.trajectories:
+            runs = self.turn_advantages.get(trajectory.trajectory_id, [])
+            lengths = [line.num_sampled_tokens() for line in trajectory.lines()]
+            for branch, own in zip(trajectory.branches, split_runs(runs, lengths)[1:], strict=True):
+                if own:
+                    found[branch.trajectory_id] = own[0][1]
+        return found
+
+
+def restored_group(stored: StoredGroup, task_of: TaskOf) -> Group:
+    """The group that a journal holds, with its task."""
+    return Group(
+        stored.group_id,
+        task_of(stored.task_id, stored.prompt),
+        stored.admitted_version,
+        stored.trajectories,
+        GroupState(stored.state),
+        stored.scores,
+        stored.advantages,
+        stored.turn_advantages,
+        stored.columns,
+        stored.taken_version,
+        stored.num_uses,
+    )
+
 
 def trajectory_id(group_id: int, sample: int) -> str:
     """Fixed length, because an engine may match request ids by prefix."""
     return f"{group_id:08d}-{sample:02d}"
-
-
-def sequences_of(group: Group) -> list[ScoredSequence]:
-    """The sequences of a ready group, as a trainer gets them."""
-    sequences = []
-    for trajectory in group.trajectories:
-        name = trajectory.trajectory_id
-        advantage = group.advantages.get(name)
-        if advantage is not None:
-            score = group.scores[name]
-            assert score.reward is not None
-            sequences += sequences_of_trajectory(
-                trajectory,
-                reward=score.reward,
-                advantage=advantage,
-                credits=score.credits,
-                turn_advantages=group.turn_advantages.get(name, []),
-                branch_rewards=score.branch_rewards(),
-                outcome=score.outcome,
-                source=group.task.source(),
-                columns=group.columns,
-            )
-    return sequences

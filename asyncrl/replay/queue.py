@@ -27,12 +27,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from asyncrl.errors import QueueError, StalenessBreach
-from asyncrl.journal import statements
+from asyncrl.journal import queue_state, statements
+from asyncrl.journal.connection import DROPPED, GENERATED, REPEATED, TRAINED, Statement, bump, read_counters
 from asyncrl.journal.conservation import token_fates
-from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED, Statement, bump
-from asyncrl.journal.packing import split_runs
-from asyncrl.journal.queue_state import Totals
-from asyncrl.journal.token_columns import of_lines
+from asyncrl.journal.packing import of_lines
 from asyncrl.journal.writer import Journal
 from asyncrl.records import (
     Columns,
@@ -47,7 +45,7 @@ from asyncrl.records import (
     Trajectory,
     TurnAdvantages,
 )
-from asyncrl.replay.group import Group, GroupState, trajectory_id
+from asyncrl.replay.group import Group, GroupState, TaskOf, restored_group, trajectory_id
 from asyncrl.replay.policy import choose
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.system.plugins import cause_of
@@ -62,8 +60,8 @@ class Repeats(Protocol):
     def add(self, groups: Iterable[Group]) -> None:
         """The new groups of a batch."""
 
-    def restore(self, journal: Journal, task_of: Callable[[str, str], Task]) -> None:
-        """Continues from a journal, whose task ids and prompts `task_of` knows."""
+    def restore(self, journal: Journal, task_of: TaskOf) -> None:
+        """Continues from a journal."""
 
 
 class ReplayQueue:
@@ -116,25 +114,21 @@ class ReplayQueue:
         self._changed = changed
         self._wall_clock = wall_clock
 
-    def resume(
-        self,
-        totals: Totals,
-        live: Iterable[Group],
-        *,
-        counters: Mapping[str, int],
-        taken_tokens: Mapping[PolicyVersion, int],
-        repeated_tokens: Mapping[PolicyVersion, int],
-    ) -> None:
-        """Continues an earlier process from what its journal holds; for a new queue, before its first use."""
+    def restore(self, task_of: TaskOf) -> None:
+        """Continues an earlier process from what the journal holds; for a new queue, before its first use."""
+        totals, samples = queue_state.read_totals(self.journal), self.settings.samples_per_group
         self.num_admitted, self.num_dropped = totals.num_admitted, totals.num_dropped
         self.num_dropped_at_take = totals.num_dropped
         self.num_steps_taken = totals.num_steps_taken
         self.highest_version = max(totals.highest_token_version, totals.num_steps_taken)
         self.catch_up_version = self.highest_version
-        self.live = {group.group_id: group for group in live}
-        self.counters.update(counters)
-        self.taken_tokens.update(taken_tokens)
-        self.repeated_tokens.update(repeated_tokens)
+        for stored in queue_state.live_groups(self.journal, samples_per_group=samples):
+            self.live[stored.group_id] = restored_group(stored, task_of)
+        self.counters.update(read_counters(self.journal))
+        self.taken_tokens.update(queue_state.taken_tokens(self.journal))
+        self.repeated_tokens.update(queue_state.repeated_tokens(self.journal))
+        if self.repeats is not None:
+            self.repeats.restore(self.journal, task_of)
 
     def is_catching_up(self) -> bool:
         """True while the trainer has not (again) reached the newest version there was."""
@@ -296,7 +290,7 @@ class ReplayQueue:
         left = [t for t in group.trajectories if t.trajectory_id not in advantages]
         self.journal.write(
             *statements.made_ready(
-                group.group_id, advantages, group.turn_advantages, _branch_advantages(group)
+                group.group_id, advantages, group.turn_advantages, group.branch_advantages()
             ),
             *self._answers(group),
             *(
@@ -312,7 +306,7 @@ class ReplayQueue:
     def drop(self, group: Group, reason: DropReason) -> None:
         """The group ends untrained; its place is free again."""
         assert group.state in (GroupState.OPEN, GroupState.READY)
-        tokens = _trainable_tokens(group)
+        tokens = group.trainable_tokens()
         group.state, group.reason = GroupState.DROPPED, reason
         del self.live[group.group_id]
         self.num_dropped += 1
@@ -367,8 +361,8 @@ class ReplayQueue:
             self.repeats.add(batch)
         self.num_steps_taken += 1
         self.num_dropped_at_take = self.num_dropped
-        self.taken_tokens[version] = sum(_trainable_tokens(group) for group in batch)
-        self.repeated_tokens[version] = sum(_trainable_tokens(group) for group in again)
+        self.taken_tokens[version] = sum(group.trainable_tokens() for group in batch)
+        self.repeated_tokens[version] = sum(group.trainable_tokens() for group in again)
         self.journal.write(
             *statements.taken((group.group_id for group in batch), version),
             *statements.repeated((group.group_id for group in again), version),
@@ -408,7 +402,7 @@ class ReplayQueue:
 
     def conservation(self) -> dict[str, int]:
         """Tokens: generated, trained, taken, queued, and dropped by reason; generated is the others' sum."""
-        queued = sum(_trainable_tokens(group) for group in self.live.values())
+        queued = sum(group.trainable_tokens() for group in self.live.values())
         return token_fates(self.counters, taken=sum(self.taken_tokens.values()), queued=queued)
 
     def _answers(self, group: Group) -> list[Statement]:
@@ -433,22 +427,3 @@ class ReplayQueue:
         """The statement that adds to an account of tokens, which the memory already has."""
         self.counters[counter] = self.counters.get(counter, 0) + amount
         return bump(counter, amount)
-
-
-def _branch_advantages(group: Group) -> dict[str, float]:
-    """The first advantage of each branch that may have another one than its trajectory."""
-    found = {}
-    for trajectory in group.trajectories:
-        runs = group.turn_advantages.get(trajectory.trajectory_id, [])
-        lengths = [line.num_sampled_tokens() for line in trajectory.lines()]
-        for branch, own in zip(trajectory.lines()[1:], split_runs(runs, lengths)[1:], strict=True):
-            if own:
-                found[branch.trajectory_id] = own[0][1]
-    return found
-
-
-def _trainable_tokens(group: Group) -> int:
-    """Tokens of the trajectories that are still part of the group: faults left when it became ready."""
-    if group.state is GroupState.OPEN:
-        return group.num_tokens()
-    return sum(t.num_sampled_in_all() for t in group.trajectories if t.trajectory_id in group.advantages)

@@ -16,8 +16,7 @@ from asyncrl.journal import queue_state
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.queue_state import StoredGroup
 from asyncrl.records import PolicyVersion, may_teach, oldest_version
-from asyncrl.replay.group import Group
-from asyncrl.replay.recovery import TaskOf, restored_group
+from asyncrl.replay.group import Group, TaskOf, restored_group
 from asyncrl.replay.settings import QueueSettings
 
 

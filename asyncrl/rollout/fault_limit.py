@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from asyncrl.errors import AsyncrlError
 from asyncrl.journal import statements
-from asyncrl.journal.counters import Statement
+from asyncrl.journal.connection import Statement
 from asyncrl.loops import now_seconds
 from asyncrl.records import Task
 from asyncrl.system.plugins import FaultsInARow, cause_of

@@ -12,9 +12,8 @@ from typing import IO, Any
 
 from asyncrl.data.digests import digest_of
 from asyncrl.errors import InputError
-from asyncrl.journal.batches import compacted_before
 from asyncrl.journal.connection import START_OVER, find_damage
-from asyncrl.journal.queue_state import newest_commit, read_totals
+from asyncrl.journal.queue_state import compacted_before, newest_commit, read_totals
 from asyncrl.journal.reader import find_journal
 from asyncrl.journal.starts import (
     RunEnd,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.journal.batches import compacted_before
+from asyncrl.journal.queue_state import compacted_before
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.starts import recipes_of_steps, recorded_unsampled
 from asyncrl.model.unsampled import Unsampled

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from asyncrl.journal.batches import load_batch
+from asyncrl.journal.queue_state import load_batch
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.section import LAYOUT, marked, value_at
 from asyncrl.run.metrics_file import Row

@@ -25,7 +25,7 @@ import transformers
 from torch import Tensor
 
 from asyncrl.examples.rows import EOS_ID, draw_addition, prompt_of, work_addition
-from asyncrl.journal.batches import load_batch
+from asyncrl.journal.queue_state import load_batch
 from asyncrl.journal.reader import JournalReader
 from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.file import load_recipe

@@ -32,7 +32,7 @@ import yaml
 from fakes.chromium import Page, chromium
 from fakes.finished_run import VOCABULARY, write_tokenizer
 
-from asyncrl.journal.counters import GENERATED, TRAINED
+from asyncrl.journal.connection import GENERATED, TRAINED
 from asyncrl.journal.schema import TABLES, create_tables
 from asyncrl.journal.statements import answered, committed
 from asyncrl.records import Score

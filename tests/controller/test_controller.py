@@ -19,10 +19,11 @@ from fakes.trainer import FakeTrainer
 from asyncrl.commands.servers import change_servers
 from asyncrl.errors import AsyncrlError, InputError
 from asyncrl.journal.evaluations import GREEDY, read_answers
+from asyncrl.journal.packing import sequences_of
 from asyncrl.journal.writer import JournalError
 from asyncrl.launch.restarts import first_cause
 from asyncrl.records import ScoredSequence
-from asyncrl.replay.group import Group, sequences_of
+from asyncrl.replay.group import Group
 from asyncrl.serving.publication import Publication
 from asyncrl.turns.environment import End, Observation
 

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 from fakes.controllers import controller_on, make_recipe
 from fakes.engine import FakeEngine
+from fakes.records import make_score
 from fakes.trainer import FakeTrainer
 
 from asyncrl.errors import InputError
 from asyncrl.journal.recorded_groups import RecordedGroup, RecordedResponse
-from asyncrl.records import Batch, Task, VerifierSpec
+from asyncrl.records import Batch, Finish, Task, VerifierSpec
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.recorded import WarmedOrder
 
@@ -23,10 +24,9 @@ def recorded_tasks(count: int = 4) -> list[Task]:
     """Groups 0 to 3 of the earlier run, whose responses are their number, right and wrong."""
     tasks = []
     for n in range(count):
-        told = [("correct", 1.0), ("wrong", 0.0)]
         responses = [
-            RecordedResponse([n, 9], [-0.5, -0.25], "stop", outcome, reward, reward, None, "", str(n))
-            for outcome, reward in told
+            RecordedResponse([n, 9], [-0.5, -0.25], Finish.STOP, make_score(reward), str(n))
+            for reward in (1.0, 0.0)
         ]
         group = RecordedGroup(n, f"{n}", (5, 6), responses)
         tasks.append(Task(f"critic.warmup_run:{n}", f"{n}", (5, 6), group, VerifierSpec("recorded")))

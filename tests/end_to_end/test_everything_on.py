@@ -15,7 +15,7 @@ from fakes.whole_run import WholeRun
 
 from asyncrl.journal.conservation import Conservation, read_conservation
 from asyncrl.journal.reader import JournalReader
-from asyncrl.journal.row_records import read_admissions, read_visits
+from asyncrl.journal.responses import read_admissions, read_visits
 from asyncrl.recipe.file import load_recipe
 from asyncrl.records import Task, VerifierSpec
 from asyncrl.run.metrics_file import read_metrics

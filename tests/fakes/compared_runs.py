@@ -11,7 +11,7 @@ import yaml
 
 from asyncrl.evaluation.result import GradedResponse, Result, greedy_result, sampled_result
 from asyncrl.evaluation.schedule import statements_of
-from asyncrl.journal.counters import GENERATED, TRAINED, bump
+from asyncrl.journal.connection import GENERATED, TRAINED, bump
 from asyncrl.journal.starts import record_data
 from asyncrl.journal.writer import Journal
 from asyncrl.records import Score, Task, VerifierSpec

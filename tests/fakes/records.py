@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from asyncrl.journal.packing import sequences_of
 from asyncrl.journal.writer import Journal
 from asyncrl.records import Batch, Finish, Score, Segment, Task, VerifierSpec
-from asyncrl.replay.group import Group, sequences_of
+from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.replay.recovery import restore
 from asyncrl.replay.repetition import Repetition, make_repetition
 from asyncrl.replay.settings import QueueSettings
 
@@ -65,7 +65,7 @@ def reopen(queue: ReplayQueue, folder: Path, **sizes: int) -> ReplayQueue:
     queue.journal.close()
     same = {"batch": queue.settings.groups_per_batch, "staleness": queue.settings.max_staleness}
     again = make_queue(folder, **(same | sizes))
-    restore(again, lambda task_id, prompt: make_task(int(task_id.partition(":")[2])))
+    again.restore(lambda task_id, prompt: make_task(int(task_id.partition(":")[2])))
     return again
 
 

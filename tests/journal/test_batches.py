@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.records import batch_of, generate, make_queue, make_score, make_task
 
-from asyncrl.journal.batches import load_batch
+from asyncrl.journal.queue_state import load_batch
 from asyncrl.model.column_bytes import KEPT_SETS, ROUTES
 from asyncrl.records import Finish, Segment
 

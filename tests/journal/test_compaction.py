@@ -7,10 +7,10 @@ import pytest
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import QueueError
-from asyncrl.journal.batches import compacted_before, load_batch
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.packing import pack_logprobs
+from asyncrl.journal.queue_state import compacted_before, load_batch
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.statements import trained_tokens
 from asyncrl.model.column_bytes import KEPT_SETS, ROUTES, TEACHER_LOGPROBS

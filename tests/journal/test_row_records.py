@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fakes.records import generate, make_queue, make_score, make_task, reopen
 
-from asyncrl.journal.row_records import read_admissions, read_row_records, read_visits
+from asyncrl.journal.responses import read_admissions, read_row_records, read_visits
 from asyncrl.records import DropReason, RowVisit, Task
 from asyncrl.replay.queue import ReplayQueue
 

@@ -14,7 +14,7 @@ import pytest
 
 from asyncrl.errors import InputError
 from asyncrl.journal import writer as module
-from asyncrl.journal.counters import bump
+from asyncrl.journal.connection import bump
 from asyncrl.journal.writer import Journal, JournalError
 
 
@@ -55,7 +55,7 @@ def test_a_full_disk_is_said_and_loses_nothing_that_was_behind_a_barrier(tmp_pat
 def test_kill_9_loses_nothing_behind_a_barrier(tmp_path: Path) -> None:
     path = tmp_path / "j.sqlite"
     script = (
-        "import os, signal, sys\nfrom pathlib import Path\nfrom asyncrl.journal.counters import bump\n"
+        "import os, signal, sys\nfrom pathlib import Path\nfrom asyncrl.journal.connection import bump\n"
         "from asyncrl.journal.writer import Journal\n"
         f"j = Journal(Path({str(path)!r}))\n"
         "for i in range(100): j.write(bump('a', 1))\n"

@@ -7,18 +7,17 @@ import pytest
 from fakes.records import batch_of, finish, generate, make_queue, make_score, make_task, reopen
 
 from asyncrl.errors import InputError
-from asyncrl.journal.batches import load_batch
 from asyncrl.journal.conservation import read_conservation
+from asyncrl.journal.queue_state import load_batch
 from asyncrl.journal.reader import JournalReader
 from asyncrl.records import DropReason, Finish, Observed, Segment, Task
 from asyncrl.replay.group import GroupState
-from asyncrl.replay.recovery import restore
 from asyncrl.replay.repetition import Repetition, restored_tasks
 
 
 def test_an_empty_journal_restores_to_an_empty_queue(tmp_path: Path) -> None:
     queue = make_queue(tmp_path)
-    restore(queue, lambda task_id, prompt: make_task())
+    queue.restore(lambda task_id, prompt: make_task())
     assert (queue.num_admitted, queue.num_steps_taken, queue.highest_version, queue.live) == (0, 0, 0, {})
 
 
@@ -168,7 +167,7 @@ def test_a_task_that_left_the_data_is_an_error_that_says_so(tmp_path: Path) -> N
         raise InputError(f"no {task_id}")
 
     with pytest.raises(InputError, match="train:5"):
-        restore(make_queue(tmp_path), gone)
+        make_queue(tmp_path).restore(gone)
 
 
 @pytest.mark.parametrize("repeated", [0, 1, 2])
@@ -203,6 +202,6 @@ def test_what_is_said_to_come_back_is_what_the_data_is_asked_for(
         return make_task(int(task_id.partition(":")[2]))
 
     said = restored_tasks(again.journal, again.settings)
-    restore(again, find)
+    again.restore(find)
     assert asked == said
     assert sorted(task_id for task_id, _ in said) == sorted(live + pool)

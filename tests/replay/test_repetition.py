@@ -7,10 +7,10 @@ from fakes.records import batch_of, finish, make_queue, make_task, reopen, repet
 from journal.test_compaction import commit, versions_with_tokens
 
 from asyncrl.errors import QueueError
-from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import Compaction, compact
-from asyncrl.journal.counters import REPEATED, TRAINED
+from asyncrl.journal.connection import REPEATED, TRAINED
 from asyncrl.journal.explain import explain_group
+from asyncrl.journal.queue_state import load_batch
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue

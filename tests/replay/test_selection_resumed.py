@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 from fakes.records import generate, make_queue, make_score
 
-from asyncrl.journal.row_records import read_admissions, read_visits
+from asyncrl.journal.responses import read_admissions, read_visits
 from asyncrl.recipe import Recipe
 from asyncrl.records import DropReason, Task, VerifierSpec
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.replay.recovery import restore
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.pass_rates import make_shares
 from asyncrl.tasks.selection import make_selection
@@ -71,7 +70,7 @@ class Run:
         queue = make_queue(self.folder, batch=BATCH, samples=4, staleness=0, steps=NUM_STEPS)
         try:
             order = self.order()
-            restore(queue, order.find)
+            queue.restore(order.find)
             order.recall(read_admissions(queue.journal), read_visits(queue.journal))
             queue.visited = order.visited
             for version in range(queue.num_steps_taken, NUM_STEPS):

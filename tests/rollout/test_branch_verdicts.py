@@ -12,16 +12,16 @@ from rollout.test_complete import journal_queue
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.errors import InputError
-from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.explain import explain_group, explain_trajectory
+from asyncrl.journal.packing import sequences_of
+from asyncrl.journal.queue_state import load_groups
 from asyncrl.journal.reader import JournalReader
 from asyncrl.recipe import Algorithm
 from asyncrl.records import DropReason, Finish, Observed, RecordedCall, Score, Segment, Task, Trajectory
 from asyncrl.replay.branches import open_line, record_call
-from asyncrl.replay.group import Group, GroupState, sequences_of
+from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.replay.recovery import restore
 from asyncrl.rollout.filter import group_signal
 
 OWN = """
@@ -130,7 +130,7 @@ def test_a_restart_finds_the_verdicts_of_branches_before_and_after_the_group_is_
         complete(queue, group, ByText(grader.rewards), advantage=f"{tmp_path}/own.py:broken")
     queue.journal.close()
     again = journal_queue(tmp_path)
-    restore(again, lambda task_id, prompt: make_task())
+    again.restore(lambda task_id, prompt: make_task())
     again.announce(0)
     (resumed,) = again.live.values()
     assert resumed.scores["00000000-00"].branch_rewards() == {"00000000-00": 1.0, "00000000-00.1": 0.0}
@@ -139,7 +139,7 @@ def test_a_restart_finds_the_verdicts_of_branches_before_and_after_the_group_is_
     assert not grader.judged and [s.advantage for s in wanted] == [0.75, -0.25, -0.25]
     again.journal.close()
     last = journal_queue(tmp_path)
-    restore(last, lambda task_id, prompt: make_task())
+    last.restore(lambda task_id, prompt: make_task())
     last.announce(0)
     taken = last.take(0)
     assert taken is not None and sequences_of(taken[0]) == wanted

@@ -11,15 +11,14 @@ from fakes.completions import completion_on
 from fakes.records import batch_of, correctness_differs, make_score, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.journal.batches import load_batch
 from asyncrl.journal.packing import unpack_logprobs
+from asyncrl.journal.queue_state import load_batch
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.writer import Journal
 from asyncrl.recipe import Algorithm
 from asyncrl.records import CREDITS, Finish, Observed, Score, Segment, Task
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
 
 LIMIT = 10
@@ -177,7 +176,7 @@ def test_a_group_whose_advantage_breaks_stays_open_and_is_trained_once_that_is_m
     queue.journal.close()
 
     again = journal_queue(tmp_path, samples_per_group=4)
-    restore(again, lambda task_id, prompt: make_task())
+    again.restore(lambda task_id, prompt: make_task())
     again.announce(0)
     (resumed,) = again.live.values()
     # Every verdict is there: nothing is generated or graded again.
@@ -208,7 +207,7 @@ def test_a_greedy_trajectory_is_greedy_after_a_restart(tmp_path: Path) -> None:
     queue.admit(make_task())
     queue.journal.close()
     again = journal_queue(tmp_path, has_greedy=True)
-    restore(again, lambda task_id, prompt: make_task())
+    again.restore(lambda task_id, prompt: make_task())
     assert [t.is_greedy for t in again.live[0].trajectories] == [False, False, True]
 
 
@@ -284,7 +283,7 @@ def test_credits_and_advantages_of_turns_come_back_from_the_journal_to_the_last_
     assert credits == [[(1, 1 / 3)], [(1, 0.1), (3, -1e-7)]] and len(group.turn_advantages) == 2
     queue.journal.close()
     again = journal_queue(tmp_path)
-    restore(again, lambda task_id, prompt: group.task)
+    again.restore(lambda task_id, prompt: group.task)
     again.announce(0)
     taken = again.take(0)
     assert taken is not None
@@ -304,7 +303,7 @@ def test_a_group_that_is_restored_before_its_advantages_keeps_its_credits(tmp_pa
     queue.score(group, first, dataclasses.replace(make_score(0.0), credits=[(0, 2.0), (1, 0.5)]), "text")
     queue.journal.close()
     again = journal_queue(tmp_path)
-    restore(again, lambda task_id, prompt: group.task)
+    again.restore(lambda task_id, prompt: group.task)
     again.announce(0)
     resumed = again.live[group.group_id]
     complete(again, Algorithm(advantage="dr_grpo", credit="turns"), resumed, 1.0)

@@ -8,8 +8,8 @@ from fakes.completions import completion_on
 from fakes.records import batch_of, make_queue, make_task, reopen
 from rollout.test_complete import Grades, _nothing, generated
 
-from asyncrl.journal.batches import load_batch
 from asyncrl.journal.packing import pack_logprobs, unpack_logprobs
+from asyncrl.journal.queue_state import load_batch
 from asyncrl.model.column_bytes import TEACHER_LOGPROBS, TEACHER_TOP, pack_top, top_size
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Columns, Finish, Segment, Trajectory

@@ -18,7 +18,6 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import Finish, RowVisit, Score, Segment, Task, Trajectory
 from asyncrl.replay.group import Group, GroupState
 from asyncrl.replay.queue import ReplayQueue
-from asyncrl.replay.recovery import restore
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.rollout.filter import AdaptiveGroups
 from asyncrl.tasks.pass_rates import PassRates
@@ -150,7 +149,7 @@ def test_a_run_that_stops_in_the_middle_continues_its_group(tmp_path: Path, limi
     assert group.state is GroupState.OPEN and len(group.trajectories) == (PILOT if limit == 1 else WHOLE)
     queue.journal.close()
     again = new_queue(tmp_path)
-    restore(again, lambda task_id, prompt: make_task())
+    again.restore(lambda task_id, prompt: make_task())
     again.announce(0)
     (group,) = again.live.values()
     model = Model(again, rewards)

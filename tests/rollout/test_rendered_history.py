@@ -15,9 +15,9 @@ from fakes.fleets import generating
 from fakes.records import make_queue, make_score, make_task, reopen
 from turns.test_dialogue import make_codec
 
-from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
-from asyncrl.journal.packing import pack_places
+from asyncrl.journal.packing import pack_places, sequences_of
+from asyncrl.journal.queue_state import load_groups
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.sections.turns import Summarize
@@ -31,7 +31,7 @@ from asyncrl.records import (
     Task,
     Trajectory,
 )
-from asyncrl.replay.group import Group, sequences_of
+from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.credits import Shaping
 from asyncrl.rollout.request_rules import OpenTurns, RequestRules

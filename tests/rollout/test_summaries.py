@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 from fakes.episodes import FakeEpisodes
 from fakes.recipes import make_recipe
-from fakes.records import make_score, reopen
+from fakes.records import make_score, make_task, reopen
 from rollout.test_rendered_history import END, HEADER, Run, _joined, asked_by, lines_of, run_of
 from turns.test_dialogue import FAMILIES, make_codec
 
 from asyncrl.algorithms.advantages import ADVANTAGES
 from asyncrl.controller.completion import make_completion, without_summaries
 from asyncrl.errors import InputError
-from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
 from asyncrl.journal.explain import turn_sentences
-from asyncrl.journal.packing import sequences_of_trajectory
+from asyncrl.journal.packing import sequences_of
+from asyncrl.journal.queue_state import load_groups
 from asyncrl.journal.reader import JournalReader
 from asyncrl.launch.machine_check import check_summaries
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.sections.turns import Summarize
 from asyncrl.records import DropReason, Finish, Segment, Trajectory, branch_number
-from asyncrl.replay.group import sequences_of
+from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.complete import Worth
 from asyncrl.rollout.credits import credited_worths
@@ -256,21 +256,11 @@ def test_baselines_are_over_trajectories_and_each_context_has_the_advantage() ->
     first.branches.append(context("0-0.1"))
     graded = [(first, make_score(1.0)), (second, make_score(0.5))]
     worths = credited_worths(graded, None, ADVANTAGES["dr_grpo"], Algorithm(advantage="dr_grpo"))
-    found = [
-        sequence.advantage
-        for (trajectory, _), worth in zip(graded, worths, strict=True)
-        for sequence in sequences_of_trajectory(
-            trajectory,
-            reward=1.0,
-            advantage=worth.advantage,
-            credits=[],
-            turn_advantages=worth.turns,
-            branch_rewards={},
-            outcome="correct",
-            source="",
-            columns={},
-        )
-    ]
+    group = Group(0, make_task(), 0, [first, second], scores={t.trajectory_id: score for t, score in graded})
+    for (trajectory, _), worth in zip(graded, worths, strict=True):
+        group.advantages[trajectory.trajectory_id] = worth.advantage
+        group.turn_advantages[trajectory.trajectory_id] = worth.turns
+    found = [sequence.advantage for sequence in sequences_of(group)]
     # The mean of two rewards is 0.75; that of three contexts would be 0.83.
     assert found == [0.25, 0.25, -0.25]
 

@@ -12,7 +12,7 @@ import yaml
 from fakes.records import finish, make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.journal.batches import COMPACTED_BEFORE
+from asyncrl.journal.queue_state import COMPACTED_BEFORE
 from asyncrl.journal.starts import record_start
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.recipe.file import dump_recipe, load_recipe, parse_recipe

@@ -9,8 +9,7 @@ from typing import Any
 
 from simulation.world import World
 
-from asyncrl.journal.connection import open_for_writing
-from asyncrl.journal.counters import Statement
+from asyncrl.journal.connection import Statement, open_for_writing
 from asyncrl.journal.writer import COMMIT_INTERVAL_SECONDS, Journal, JournalError
 
 _NOTED = """

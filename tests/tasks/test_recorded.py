@@ -60,7 +60,7 @@ def test_whole_groups_come_in_the_order_of_admission_with_tokens_and_rewards(run
     # Group 1 has a fault, whose reward is not known.
     assert [first.reference.group_id, second.reference.group_id] == [0, 2]
     right, wrong = first.reference.responses
-    assert (right.outcome, right.reward, wrong.reward) == ("correct", 1.0, 0.0)
+    assert (right.score.outcome, right.score.reward, wrong.score.reward) == ("correct", 1.0, 0.0)
     assert right.text == "\\boxed{2}" and len(right.tokens) == len(right.behavior_logprobs) > 0
     assert first.prompt == "1+1=" and first.prompt_tokens == first.reference.prompt_tokens
 

@@ -22,9 +22,9 @@ from fakes.sequences import with_kept_sets
 from fakes.template import Forked, Template
 from rich.console import Console
 
-from asyncrl.journal.batches import load_batch
 from asyncrl.journal.compaction import compact
 from asyncrl.journal.conservation import read_ledger
+from asyncrl.journal.queue_state import load_batch
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.starts import record_start, record_unsampled
 from asyncrl.journal.writer import Journal

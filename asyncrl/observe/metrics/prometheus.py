@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from asyncrl.journal.counters import DROPPED, GENERATED, REPEATED, TRAINED
+from asyncrl.journal.connection import DROPPED, GENERATED, REPEATED, TRAINED
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.metrics.charts import values_of
 from asyncrl.observe.metrics.step_metrics import Observer

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from asyncrl.journal.counters import DROPPED, GENERATED
+from asyncrl.journal.connection import DROPPED, GENERATED
 from asyncrl.loops import now_seconds
 from asyncrl.observe.alarms.rule import Alarm
 from asyncrl.observe.metrics.turn_metrics import AgentMeter, PilotMeter

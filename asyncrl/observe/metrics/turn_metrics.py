@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from asyncrl.journal.counters import DROPPED
+from asyncrl.journal.connection import DROPPED
 from asyncrl.records import DropReason, Finish, Observed, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue

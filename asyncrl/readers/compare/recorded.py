@@ -17,8 +17,7 @@ import numpy.typing as npt
 import yaml
 
 from asyncrl.errors import InputError
-from asyncrl.journal.connection import OtherSchema
-from asyncrl.journal.counters import GENERATED, TRAINED, read_counters
+from asyncrl.journal.connection import GENERATED, TRAINED, OtherSchema, read_counters
 from asyncrl.journal.evaluations import GREEDY, Answer, read_answers, read_prompts
 from asyncrl.journal.reader import JournalReader, find_journal
 from asyncrl.journal.starts import recorded_data, recorded_machines

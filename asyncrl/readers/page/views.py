@@ -14,8 +14,8 @@ from typing import Any, TypedDict
 
 from aiohttp import web
 
+from asyncrl.journal.connection import REPEATED, read_counters
 from asyncrl.journal.conservation import Conservation, read_conservation, read_ledger
-from asyncrl.journal.counters import REPEATED, read_counters
 from asyncrl.journal.responses import ChangedTask, read_changed_tasks
 from asyncrl.observe.metrics.charts import evaluated_columns
 from asyncrl.observe.metrics.mishaps import group_faults, warnings_of

@@ -13,10 +13,11 @@ from fakes.clock import Clock
 from fakes.records import make_queue, make_score, make_task, reopen
 
 from asyncrl.errors import StalenessBreach
-from asyncrl.journal.batches import load_groups
 from asyncrl.journal.conservation import read_conservation
+from asyncrl.journal.packing import sequences_of
+from asyncrl.journal.queue_state import load_groups
 from asyncrl.records import DropReason, Finish
-from asyncrl.replay.group import GroupState, sequences_of
+from asyncrl.replay.group import GroupState
 from asyncrl.rollout.agents.player import AgentFailed
 from asyncrl.rollout.agents.process import Exit
 from asyncrl.rollout.generate import GenerationFailed

@@ -13,9 +13,10 @@ from fakes.records import make_task, reopen
 
 from asyncrl.algorithms.advantages import find_advantage
 from asyncrl.journal.explain import explain_group, explain_trajectory
+from asyncrl.journal.packing import sequences_of
 from asyncrl.journal.reader import JournalReader
 from asyncrl.recipe import Algorithm
-from asyncrl.replay.group import GroupState, sequences_of
+from asyncrl.replay.group import GroupState
 from asyncrl.rollout.agents.process import Given, read_verdict
 from asyncrl.rollout.complete import GroupCompletion
 from asyncrl.rollout.filter import group_signal

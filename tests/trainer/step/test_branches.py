@@ -7,10 +7,12 @@ import pytest
 import torch
 from fakes.learners import make_learner
 from fakes.models import reference_logprobs, reference_model
+from fakes.records import make_score, make_task
 from torch import Tensor
 
-from asyncrl.journal.packing import sequences_of_trajectory
+from asyncrl.journal.packing import sequences_of
 from asyncrl.records import Batch, Observed, ScoredSequence, Segment, Trajectory
+from asyncrl.replay.group import Group
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.step.part import MiniBatch
@@ -37,16 +39,9 @@ def rendered(name: str, last: list[int]) -> Trajectory:
 
 
 def scored(trajectory: Trajectory, advantage: float) -> list[ScoredSequence]:
-    return sequences_of_trajectory(
-        trajectory,
-        reward=1.0,
-        advantage=advantage,
-        credits=[],
-        turn_advantages=[],
-        branch_rewards={},
-        outcome="correct",
-        source="",
-        columns={},
+    name = trajectory.trajectory_id
+    return sequences_of(
+        Group(0, make_task(), 0, [trajectory], scores={name: make_score()}, advantages={name: advantage})
     )
 
 
