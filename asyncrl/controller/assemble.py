@@ -32,7 +32,6 @@ from asyncrl.controller.take_parts import (
     SleepingServers,
 )
 from asyncrl.controller.trainer_wire import TrainerWire
-from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.schedule import EvaluationServers, HeldOutSchedule
 from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.responses import read_admissions, read_visits
@@ -41,7 +40,6 @@ from asyncrl.loops import RunPart, RunPhase, RunTasks, Waits
 from asyncrl.model.dtype import has_float32_head
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import find_unsampled
-from asyncrl.observe.alarms.no_correct import DroppedGroups
 from asyncrl.observe.metrics.batch_columns import (
     BatchColumns,
     optional_columns,
@@ -54,7 +52,7 @@ from asyncrl.observe.metrics.step_responses import StepResponses
 from asyncrl.observe.metrics.turn_metrics import AgentMeter
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
-from asyncrl.records import PolicyVersion, ScoredSequence, branch_id
+from asyncrl.records import branch_id
 from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.repetition import make_repetition
@@ -128,9 +126,29 @@ def assemble(
     of_evaluations = make_conversations(inputs, episodes)
     conversations = conversations or of_evaluations
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
-    make_generator = functools.partial(_make_generator, inputs, run_id, queue, fleet, waits, state)
-    plays_turns = conversations is not None or recipe.agent.is_on()
-    generator = make_generator(oversampling, plays_turns=plays_turns)
+    rollout, plays_turns = recipe.rollout, conversations is not None or recipe.agent.is_on()
+    generator = Generator(
+        queue=queue,
+        fleet=fleet,
+        waits=waits,
+        state=state,
+        limits=Limits(
+            inputs.rollout_sampling(),
+            inputs.context_tokens,
+            max_turn_tokens=recipe.turns.max_turn_tokens,
+            tokens_per_round=rollout.tokens_per_round,
+            stop=inputs.codec.stop,
+        ),
+        max_retries=rollout.max_fault_retries,
+        run_id=run_id,
+        rules=RequestRules(
+            is_cache_recomputed=rollout.interrupt == "retract",
+            ends_with_its_version=rollout.interrupt == "drain",
+            columns=served_columns(recipe),
+        ),
+        turns=OpenTurns(keeps_cached=rollout.interrupt == "continue") if plays_turns else None,
+        is_parked=oversampling.is_over,
+    )
     shaping = Shaping(recipe.algorithm, generator.limits)
     player: TurnPlayer | None = None
     if conversations is not None:
@@ -158,11 +176,25 @@ def assemble(
             completion = RecordedCompletion(queue, completion, recipe.num_recorded_groups())
     early_abort = EarlyAbort(generator, oversampling, waits, hedge_seconds=recipe.serving.hedge_seconds)
 
-    evaluation_servers = _make_evaluation_servers(make_fleet, evaluation_urls, waits, run_folder)
+    evaluation_servers: EvaluationServers | None = None
+    if evaluation_urls:
+        assert run_folder is not None, "the pinned publications need a place"
+        evaluation_servers = EvaluationServers(make_fleet(evaluation_urls), waits, run_folder / EVALUATION)
     asked = evaluation_servers.fleet if evaluation_servers else fleet
     evaluator = make_evaluator(inputs, run_id, asked, waits, grader, of_evaluations, kit)
-    heldout = _make_heldout(
-        inputs, evaluator, evaluation_servers, waits, state, run_tasks, journal, metrics, known
+    heldout = HeldOutSchedule(
+        recipe.evaluation,
+        inputs.heldout_tasks,
+        inputs.eval_sets,
+        title_of(recipe),
+        evaluator,
+        evaluation_servers,
+        waits,
+        state,
+        run_tasks,
+        journal,
+        metrics,
+        known=known,
     )
     report = StepReport(
         *(metrics, Meters(queue, fleet), grader, heldout.accuracies, inputs.codec.piece, conversations),
@@ -173,10 +205,40 @@ def assemble(
     )
 
     num_steps = recipe.trainer.num_steps
-    copies = _make_copies(recipe, run_folder, keys, heldout)
+    copies = TrainerCopies(
+        run_folder or Path(),
+        token=keys.token,
+        num_kept=recipe.trainer.keep_checkpoints,
+        best_of_every=recipe.evaluation.every_steps if recipe.trainer.keep_best else 0,
+        heldout=lambda: dict(heldout.accuracies),
+    )
     drainer = Drain(queue, fleet, generator, waits)
-    shared_gpus = _make_shared_gpus(recipe, fleet, drainer, heldout, waits, state)
+    shared_gpus: SharedGpus | None = None
+    if recipe.placement.colocated:
+        shared_gpus = SharedGpus(
+            *(fleet, drainer, waits, state),
+            is_evaluating=heldout.is_on_rollout_servers,
+            ends_with_its_version=rollout.interrupt == "drain",
+        )
     evaluations = Evaluations(context, heldout, fleet.weight_owner, num_steps)
+    words = recipe.view.reflection_words
+    reflection = ReflectionWords(words) if words else None
+    responses = StepResponses(journal, reflection, rollout.samples_per_group, waits)
+    compaction = Compaction(
+        journal,
+        keep_steps=recipe.replay.keep_steps,
+        keep_checkpoints=recipe.trainer.keep_checkpoints,
+        repeat_reach=queue.settings.repeat_reach(),
+    )
+    # A pair is two lines.
+    measured = [
+        line.sequence(branch_id(trajectory_id(row, 0), place) if place else trajectory_id(row, 0))
+        for row, task in enumerate(inputs.heldout_rows)
+        for place, line in enumerate(task.reference.lines())
+    ]
+    batch_columns = BatchColumns(
+        queue, metrics, dropped if recipe.has_verdicts() else None, optional_columns(recipe)
+    )
     wire = TrainerWire(
         context=context,
         queue=queue,
@@ -186,24 +248,29 @@ def assemble(
         copies=copies,
         keys=keys,
         parts=(
-            ReportedSteps(context, report, _make_responses(recipe, journal, waits)),
+            ReportedSteps(context, report, responses),
             evaluations,
             *([] if shared_gpus is None else [SleepingServers(context, shared_gpus)]),
-            CompactedJournal(_make_compaction(recipe, queue)),
-            MeasuredRows(_measured_rows(inputs)),
+            CompactedJournal(compaction),
+            MeasuredRows(measured),
         ),
-        columns=_batch_columns(recipe, queue, metrics, dropped),
+        columns=(lambda taken, version: {}) if recipe.learns_from_rows() else batch_columns,
         num_steps=num_steps,
         temperature=recipe.rollout.temperature,
         publishes_all=not recipe.learns_from_rows(),
         serves_while_training=shared_gpus is None,
     )
+    files: FileRoutes | None = None
+    if not cluster.shared_disk:
+        assert run_folder is not None, "publications are handed out from the run folder"
+        terms = object_files(recipe.algorithm.model_dump())
+        files = FileRoutes(model_folder(recipe.model), run_folder, terms)
     service = ControllerService(
         wire,
         endpoint=endpoint,
         keys=keys,
         servers=ServerMembership(fleet, supervisor),
-        files=_make_files(recipe, run_folder),
+        files=files,
         metrics=metrics,
         has_open_metrics=cluster.open_metrics,
     )
@@ -227,57 +294,6 @@ def assemble(
             RolloutSide(recipe, queue, fleet, heldout, trainer, player_of_agents or player, teacher),
             TrainerSide(recipe, trainer, state, supervisor),
         ),
-    )
-
-
-def _measured_rows(inputs: Inputs) -> list[ScoredSequence]:
-    """Rows of data.heldout, where their loss is measured; a pair is two lines."""
-    return [
-        line.sequence(branch_id(trajectory_id(row, 0), place) if place else trajectory_id(row, 0))
-        for row, task in enumerate(inputs.heldout_rows)
-        for place, line in enumerate(task.reference.lines())
-    ]
-
-
-def _batch_columns(
-    recipe: Recipe, queue: ReplayQueue, metrics: RunMetrics, dropped: DroppedGroups
-) -> Callable[[list[Group], PolicyVersion], dict[str, Any]]:
-    """Columns of a new batch; none for rows that are learned."""
-    if recipe.learns_from_rows():
-        return lambda taken, version: {}
-    return BatchColumns(queue, metrics, dropped if recipe.has_verdicts() else None, optional_columns(recipe))
-
-
-def _make_responses(recipe: Recipe, journal: Journal, waits: Waits) -> StepResponses:
-    words = recipe.view.reflection_words
-    found = ReflectionWords(words) if words else None
-    return StepResponses(journal, found, recipe.rollout.samples_per_group, waits)
-
-
-def _make_heldout(
-    inputs: Inputs,
-    evaluator: Evaluator,
-    evaluation_servers: EvaluationServers | None,
-    waits: Waits,
-    state: RunPhase,
-    run_tasks: RunTasks,
-    journal: Journal,
-    observer: Observer,
-    known: Metrics | None,
-) -> HeldOutSchedule:
-    return HeldOutSchedule(
-        inputs.recipe.evaluation,
-        inputs.heldout_tasks,
-        inputs.eval_sets,
-        title_of(inputs.recipe),
-        evaluator,
-        evaluation_servers,
-        waits,
-        state,
-        run_tasks,
-        journal,
-        observer,
-        known=known,
     )
 
 
@@ -336,94 +352,3 @@ def _make_fleet(
         returns_routes=recipe.replays_routes(),
     )
     return Fleet(urls, settings, session=session, waits=waits, processes=supervisor)
-
-
-def _make_files(recipe: Recipe, run_folder: Path | None) -> FileRoutes | None:
-    """None where every process sees the disk."""
-    if recipe.cluster.shared_disk:
-        return None
-    assert run_folder is not None, "publications are handed out from the run folder"
-    terms = object_files(recipe.algorithm.model_dump())
-    return FileRoutes(model_folder(recipe.model), run_folder, terms)
-
-
-def _make_evaluation_servers(
-    make_fleet: Callable[[Sequence[str]], Fleet], urls: Sequence[str], waits: Waits, run_folder: Path | None
-) -> EvaluationServers | None:
-    """None when evaluations share the rollout servers."""
-    if not urls:
-        return None
-    assert run_folder is not None, "the pinned publications need a place"
-    return EvaluationServers(make_fleet(urls), waits, run_folder / EVALUATION)
-
-
-def _make_generator(
-    inputs: Inputs,
-    run_id: str,
-    queue: ReplayQueue,
-    fleet: Fleet,
-    waits: Waits,
-    state: RunPhase,
-    oversampling: Oversampling,
-    *,
-    plays_turns: bool,
-) -> Generator:
-    rollout = inputs.recipe.rollout
-    return Generator(
-        queue=queue,
-        fleet=fleet,
-        waits=waits,
-        state=state,
-        limits=Limits(
-            inputs.rollout_sampling(),
-            inputs.context_tokens,
-            max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
-            tokens_per_round=rollout.tokens_per_round,
-            stop=inputs.codec.stop,
-        ),
-        max_retries=rollout.max_fault_retries,
-        run_id=run_id,
-        rules=RequestRules(
-            is_cache_recomputed=rollout.interrupt == "retract",
-            ends_with_its_version=rollout.interrupt == "drain",
-            columns=served_columns(inputs.recipe),
-        ),
-        turns=OpenTurns(keeps_cached=rollout.interrupt == "continue") if plays_turns else None,
-        is_parked=oversampling.is_over,
-    )
-
-
-def _make_compaction(recipe: Recipe, queue: ReplayQueue) -> Compaction:
-    return Compaction(
-        queue.journal,
-        keep_steps=recipe.replay.keep_steps,
-        keep_checkpoints=recipe.trainer.keep_checkpoints,
-        repeat_reach=queue.settings.repeat_reach(),
-    )
-
-
-def _make_copies(
-    recipe: Recipe, run_folder: Path | None, keys: Keys, heldout: HeldOutSchedule
-) -> TrainerCopies:
-    return TrainerCopies(
-        run_folder or Path(),
-        token=keys.token,
-        num_kept=recipe.trainer.keep_checkpoints,
-        best_of_every=recipe.evaluation.every_steps if recipe.trainer.keep_best else 0,
-        heldout=lambda: dict(heldout.accuracies),
-    )
-
-
-def _make_shared_gpus(
-    recipe: Recipe, fleet: Fleet, drainer: Drain, heldout: HeldOutSchedule, waits: Waits, state: RunPhase
-) -> SharedGpus | None:
-    if not recipe.placement.colocated:
-        return None
-    return SharedGpus(
-        fleet,
-        drainer,
-        waits,
-        state,
-        is_evaluating=heldout.is_on_rollout_servers,
-        ends_with_its_version=recipe.rollout.interrupt == "drain",
-    )

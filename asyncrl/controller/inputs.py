@@ -2,6 +2,7 @@
 parts that evaluate with them, in a run and for `asyncrl eval`.
 """
 
+import functools
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -62,17 +63,8 @@ class Inputs:
         recipe, num_recorded = self.recipe, self.recipe.num_recorded_groups()
         levels = self.train_tasks.levels() if isinstance(self.train_tasks, TaskTable) else ()
         chooser = make_source_choice(recipe, self.sizes or (len(self.train_tasks),), levels)
-        seed, is_shuffled = recipe.seed, recipe.data.is_shuffled
-        if not num_recorded:
-            return TaskOrder(self.train_tasks, seed=seed, is_shuffled=is_shuffled, chooser=chooser)
-        return WarmedOrder(
-            self.train_tasks,
-            self.recorded,
-            num_recorded,
-            seed=seed,
-            is_shuffled=is_shuffled,
-            chooser=chooser,
-        )
+        make = TaskOrder if not num_recorded else functools.partial(WarmedOrder, self.recorded, num_recorded)
+        return make(self.train_tasks, seed=recipe.seed, is_shuffled=recipe.data.is_shuffled, chooser=chooser)
 
     def longest_prompt(self) -> int:
         """Longest prompt of the training tasks, in tokens; of many, among those with the most bytes. Of rows

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from asyncrl.journal import counters
+from asyncrl.journal.connection import DROPPED, GENERATED, TRAINED
 from asyncrl.loops import BlockerKind, RunPhase, TrainersWait, Wait, Waits, now_seconds
 from asyncrl.replay.group import GroupState
 from asyncrl.replay.queue import ReplayQueue
@@ -150,13 +150,13 @@ class StatusWriter:
         taken = sum(queue.taken_tokens.values())
         # By the books, since a sum over every segment in flight would cost milliseconds at size.
         settled = sum(
-            count for name, count in queue.counters.items() if name.startswith(counters.DROPPED)
-        ) + queue.counters.get(counters.TRAINED, 0)
+            count for name, count in queue.counters.items() if name.startswith(DROPPED)
+        ) + queue.counters.get(TRAINED, 0)
         return {
             "open": states[GroupState.OPEN],
             "ready": states[GroupState.READY],
             "taken": len(queue.taken_tokens) * queue.settings.groups_per_batch,
-            "tokens_in_flight": queue.counters.get(counters.GENERATED, 0) - settled - taken,
+            "tokens_in_flight": queue.counters.get(GENERATED, 0) - settled - taken,
         }
 
     def _trainer_waits(self, waits: list[Wait]) -> str | None:

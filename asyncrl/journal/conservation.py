@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypedDict
 
-from asyncrl.journal import counters
+from asyncrl.journal import connection
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.reader import JournalReader
 from asyncrl.records import DropReason
@@ -65,12 +65,12 @@ class Conservation:
 def token_fates(accounts: Mapping[str, int], *, taken: int, queued: int) -> dict[str, int]:
     """Tokens: generated, trained, taken, queued, and dropped by reason; generated is the others' sum.
 
-    `accounts` as in counters.py; taken and queued tokens are in none of them.
+    `accounts` as `read_counters` has them; taken and queued tokens are in none of them.
     """
-    dropped = {f"dropped: {reason}": accounts.get(counters.DROPPED + reason, 0) for reason in DropReason}
+    dropped = {f"dropped: {reason}": accounts.get(connection.DROPPED + reason, 0) for reason in DropReason}
     return {
-        GENERATED: accounts.get(counters.GENERATED, 0),
-        TRAINED: accounts.get(counters.TRAINED, 0),
+        GENERATED: accounts.get(connection.GENERATED, 0),
+        TRAINED: accounts.get(connection.TRAINED, 0),
         "taken": taken,
         "queued": queued,
         **dropped,
@@ -81,7 +81,7 @@ def read_conservation(path: Path) -> dict[str, int]:
     """The `token_fates` of a journal, as far as it is committed. Raises InputError."""
     journal = JournalReader(path)
     held = dict(journal.read(_HELD))
-    accounts = counters.read_counters(journal)
+    accounts = connection.read_counters(journal)
     return token_fates(accounts, taken=held.get("taken", 0), queued=held.get("queued", 0))
 
 

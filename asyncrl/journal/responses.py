@@ -1,15 +1,15 @@
-"""Responses of a journal read back: graded, trained, of a step, their lengths, and how answers to a task
-changed.
+"""Responses of a journal read back: graded, trained, of a step, their lengths; how answers to a task changed;
+and the record of each row of data.train, a view of `answers` and `groups` for which nothing is stored.
 """
 
 import json
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict, cast
 
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.packing import NUMBER_BYTES, unpack_tokens
-from asyncrl.records import DropReason, Observed, PolicyVersion, Segment
+from asyncrl.records import DropReason, Observed, PolicyVersion, RowVisit, Segment
 
 # Steps count from 1. A response that no step trained stands at the step after its admission, as in
 # `trained_responses`.
@@ -333,3 +333,53 @@ def read_changed_tasks(journal: Readable, *, offset: int = 0, limit: int = 25) -
         )
         for task_id, num_visits, num_changes, moved in rows
     ]
+
+
+_ROW_VISITS = """
+SELECT a.task_id, g.prompt, a.group_id, a.version, a.num_graded, a.correct
+FROM answers AS a JOIN groups AS g USING (group_id) ORDER BY a.group_id
+"""
+_ADMISSIONS = "SELECT task_id, prompt, admitted_version FROM groups ORDER BY group_id"
+_RECORDS = """
+SELECT a.task_id, count(*), sum(a.num_graded), sum(a.num_graded * a.correct) / sum(a.num_graded),
+       max(a.group_id), max(a.version), (SELECT max(admitted_version) FROM groups) - max(a.version)
+FROM answers AS a GROUP BY a.task_id ORDER BY a.task_id
+"""
+
+
+class Admission(NamedTuple):
+    """The choice of a row for a group: that of group 0, 1, 2, ... in order."""
+
+    task_id: str
+    prompt: str
+    version: PolicyVersion
+    """The trainer's."""
+
+
+class RowRecord(NamedTuple):
+    task_id: str
+    num_visits: int
+    num_graded: int
+    pass_rate: float
+    """Mean raw score of all trajectories that were graded."""
+    last_group: int
+    last_version: PolicyVersion
+    """At which it was graded last."""
+    age: int
+    """Versions from then to the newest admission of the run; below 0 for one that was graded since."""
+
+
+def read_admissions(journal: Readable) -> Iterator[Admission]:
+    for row in journal.read(_ADMISSIONS):
+        yield Admission(*row)
+
+
+def read_visits(journal: Readable) -> Iterator[tuple[str, str, RowVisit]]:
+    """(task id, prompt, visit) of each graded group, in the order of admission."""
+    for task_id, prompt, *visit in journal.read(_ROW_VISITS):
+        yield task_id, prompt, RowVisit(*visit)
+
+
+def read_row_records(journal: Readable) -> list[RowRecord]:
+    """Each row that was graded, over all of the run."""
+    return [RowRecord(*row) for row in journal.read(_RECORDS)]

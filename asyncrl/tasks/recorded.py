@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.journal.queue_state import read_totals
@@ -17,7 +18,7 @@ from asyncrl.records import PolicyVersion, RowVisit, Task, VerifierSpec
 from asyncrl.system.files import read_text
 from asyncrl.system.places import CHECKPOINTS, JOURNAL, RECIPE
 from asyncrl.tasks.digests import tokenizer_digest
-from asyncrl.tasks.order import RowChooser, TaskOrder, TaskTable
+from asyncrl.tasks.order import TaskOrder, TaskTable
 from verifiers.storable import storable
 
 KEY = "critic.warmup_run"
@@ -32,17 +33,10 @@ class WarmedOrder(TaskOrder):
     """The first positions are those of recorded tasks, the others those of the order without them."""
 
     def __init__(
-        self,
-        tasks: TaskTable | list[Task],
-        recorded: Sequence[Task],
-        num_recorded: int,
-        *,
-        seed: int,
-        is_shuffled: bool,
-        chooser: RowChooser | None = None,
+        self, recorded: Sequence[Task], num_recorded: int, tasks: TaskTable | list[Task], **order: Any
     ) -> None:
-        """`recorded` is empty once its `num_recorded` groups are no longer asked."""
-        super().__init__(tasks, seed=seed, is_shuffled=is_shuffled, chooser=chooser)
+        """`recorded` is empty once its `num_recorded` groups are asked no longer; `order` as `TaskOrder`."""
+        super().__init__(tasks, **order)
         self._recorded = recorded
         self._num_recorded = num_recorded
 

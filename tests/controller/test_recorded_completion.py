@@ -72,7 +72,7 @@ async def test_the_first_batches_are_the_recorded_groups_and_the_policy_learns_n
 def test_the_order_after_a_warm_up_is_that_without_one() -> None:
     rows = [Task(f"train:{n}", f"{n}", (5,), "7", VerifierSpec("exact")) for n in range(5)]
     plain = TaskOrder(rows, seed=1, is_shuffled=True)
-    warmed = WarmedOrder(rows, recorded_tasks(2), 2, seed=1, is_shuffled=True)
+    warmed = WarmedOrder(recorded_tasks(2), 2, rows, seed=1, is_shuffled=True)
     assert [warmed.next(n, 0).task_id for n in range(2)] == ["critic.warmup_run:0", "critic.warmup_run:1"]
     assert [warmed.next(n + 2, 0) for n in range(5)] == [plain.next(n, 0) for n in range(5)]
     assert warmed.find("critic.warmup_run:1", "1").reference.group_id == 1

@@ -342,17 +342,9 @@ def verdicts_that_are_given_twice() -> Any:
 
 
 def observations_that_a_restart_writes_otherwise() -> Any:
-    original = queue_state._parts
-
-    def parts(journal: Any, trajectory_id: str) -> Any:
-        return [
-            Observed([*part.tokens[:-1], part.tokens[-1] + 1], part.notes)
-            if isinstance(part, Observed)
-            else part
-            for part in original(journal, trajectory_id)
-        ]
-
-    return mock.patch.object(queue_state, "_parts", parts)
+    return mock.patch.object(
+        queue_state, "Observed", lambda tokens, notes: Observed([*tokens[:-1], tokens[-1] + 1], notes)
+    )
 
 
 def ends_of_turns_that_are_lost() -> Any:
