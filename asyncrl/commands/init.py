@@ -10,11 +10,11 @@ from pathlib import Path
 from asyncrl.commands.parser import number, whole
 from asyncrl.commands.plan import check_fits
 from asyncrl.errors import InputError
-from asyncrl.launch.base_model import fetch_shape
+from asyncrl.launch.first_recipe.commented import write_new, write_skeleton
 from asyncrl.launch.first_recipe.keys import Wish
 from asyncrl.launch.first_recipe.rows import Rows, find_rows
 from asyncrl.launch.first_recipe.sized import file_name, sized_recipe
-from asyncrl.launch.first_recipe.skeleton import write_new, write_skeleton
+from asyncrl.launch.prepare import fetch_shape
 from asyncrl.model.shape import ModelShape
 from asyncrl.readers.planning.estimated import GPUS, LIKELY_GPU, Device
 from asyncrl.recipe import Recipe
@@ -67,7 +67,11 @@ def run(arguments: argparse.Namespace) -> int:
     if (folder / RECIPE).exists():
         # Before a hub is asked for anything.
         write_new(folder, {RECIPE: ""})
-    _check_data(arguments)
+    if arguments.data is None:
+        raise InputError(
+            "--data is missing: what is trained on? A benchmark with training rows (gsm8k, mbpp), a hub id "
+            f"such as DigitalLearningGmbH/MATH-lighteval, or {EXPECTED}."
+        )
     num_gpus, gpu = _gpus(arguments)
     shape = fetch_shape(model_recipe(arguments.model))
     rows = _from_folder(find_rows(arguments.data), folder)
@@ -79,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
         goal,
         is_chat(arguments.model),
         f"{file_name(arguments.model)}_{file_name(rows.title)}",
-        _command(),
+        f"asyncrl init {shlex.join(sys.argv[2:])}" if sys.argv[1:2] == ["init"] else "asyncrl init",
     )
 
     def check(recipe: Recipe, shape: ModelShape) -> None:
@@ -122,14 +126,6 @@ def _refuse_alone(arguments: argparse.Namespace) -> None:
                 f"{name} is set but --model is not: without a model the recipe is for a CPU. Name one, as in "
                 f"asyncrl init --model Qwen/Qwen3-8B --gpus 8 --data gsm8k."
             )
-
-
-def _check_data(arguments: argparse.Namespace) -> None:
-    if arguments.data is None:
-        raise InputError(
-            "--data is missing: what is trained on? A benchmark with training rows (gsm8k, mbpp), a hub id "
-            f"such as DigitalLearningGmbH/MATH-lighteval, or {EXPECTED}."
-        )
 
 
 def _goal(arguments: argparse.Namespace, rows: Rows) -> str:
@@ -182,10 +178,6 @@ def _path_from(path: str, folder: Path) -> str:
         return str(Path(path).resolve().relative_to(folder.resolve()))
     except ValueError:
         return str(Path(path).resolve())
-
-
-def _command() -> str:
-    return f"asyncrl init {shlex.join(sys.argv[2:])}" if sys.argv[1:2] == ["init"] else "asyncrl init"
 
 
 def _tell(written: list[Path], folder: Path, then: str) -> None:

@@ -1,11 +1,15 @@
-"""A recipe as text, with a comment beside each key: plain data and reasons in, YAML out."""
+"""Files of `asyncrl init`: a recipe as YAML with a comment beside each key, and a project folder that works
+on a CPU."""
 
 import json
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+from asyncrl.errors import InputError
+from asyncrl.system.places import RECIPE
 
 WIDTH = 118
 VALUES = 30
@@ -14,70 +18,49 @@ _PLAIN = re.compile(r"[A-Za-z][\w./-]*")
 _WORDS = ("true", "false", "null", "n", "y", "yes", "no", "on", "off", "nan", "inf")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A key of a section."""
-
-    key: str
-    """With dots for a subsection: parallel.tensor."""
-    value: Any
-    comment: str = ""
+Row = tuple[str, Any, str]
+"""(key of a recipe, such as trainer.parallel.tensor, value, comment or empty text)."""
 
 
-Sections = Mapping[str, Sequence[Entry]]
-"""Name -> keys, in their order. The keys of the recipe itself are those of ""."""
-
-
-def plain(sections: Sections) -> dict[str, Any]:
+def plain(rows: Iterable[Row]) -> dict[str, Any]:
     """The recipe as plain data."""
     raw: dict[str, Any] = {}
-    for name, entries in sections.items():
-        for entry in entries:
-            place = raw
-            *outer, last = [*([name] if name else []), *entry.key.split(".")]
-            for key in outer:
-                place = place.setdefault(key, {})
-            place[last] = entry.value
+    for key, value, _ in rows:
+        place = raw
+        *outer, last = key.split(".")
+        for section in outer:
+            place = place.setdefault(section, {})
+        place[last] = value
     return raw
 
 
-def text(title: str, sections: Sections) -> str:
+def text(title: str, rows: Iterable[Row]) -> str:
     """The recipe as YAML; `title` is the comment at its top."""
     lines = [
         f"# {line}".rstrip() for paragraph in title.split("\n") for line in _wrapped(paragraph, WIDTH - 2)
     ]
-    for name, entries in sections.items():
-        if not entries:
-            continue
-        lines.append("")
-        if name:
-            lines.append(f"{name}:")
-        lines += _lines(entries, indent=2 if name else 0)
+    before: list[str] | None = None
+    for key, value, comment in rows:
+        *outer, last = key.split(".")
+        if before is None or outer[:1] != before[:1]:
+            lines.append("")
+        for depth, section in enumerate(outer):
+            if before is None or outer[: depth + 1] != before[: depth + 1]:
+                lines.append(f"{'  ' * depth}{section}:")
+        before = outer
+        lines += _line(last, value, comment, 2 * len(outer))
     return "\n".join(lines) + "\n"
 
 
-def _lines(entries: Sequence[Entry], indent: int) -> list[str]:
-    lines: list[str] = []
-    opened = ""
-    for entry in entries:
-        outer, _, key = entry.key.rpartition(".")
-        if outer and outer != opened:
-            lines.append(f"{' ' * indent}{outer}:")
-        opened = outer
-        lines += _line(key, entry, indent + (2 if outer else 0))
-    return lines
-
-
-def _line(key: str, entry: Entry, indent: int) -> list[str]:
+def _line(key: str, value: Any, comment: str, indent: int) -> list[str]:
     """The comment behind the value, or above it where it is too long."""
-    left = f"{' ' * indent}{key}: {written(entry.value)}"
-    beside = f"{left:<{VALUES}} # {entry.comment}" if entry.comment else left
+    left = f"{' ' * indent}{key}: {written(value)}"
+    beside = f"{left:<{VALUES}} # {comment}" if comment else left
     if len(beside) <= WIDTH:
         return [beside]
-    above = [f"{' ' * indent}# {line}" for line in _wrapped(entry.comment, WIDTH - indent - 2)]
-    above = above if entry.comment else []
-    if len(left) > WIDTH and isinstance(entry.value, dict):
-        inner = [f"{' ' * indent}  {name}: {written(value)}" for name, value in entry.value.items()]
+    above = [f"{' ' * indent}# {line}" for line in _wrapped(comment, WIDTH - indent - 2)] if comment else []
+    if len(left) > WIDTH and isinstance(value, dict):
+        inner = [f"{' ' * indent}  {name}: {written(each)}" for name, each in value.items()]
         return [*above, f"{' ' * indent}{key}:", *inner]
     return [*above, left]
 
@@ -98,3 +81,38 @@ def written(value: Any) -> str:
 
 def _wrapped(words: str, width: int) -> list[str]:
     return textwrap.wrap(words, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+SOURCE = Path(__file__).parent / "skeleton"
+FILES = ("README.md", RECIPE, "verifier.py", "data/heldout.jsonl", "data/train.jsonl")
+
+
+def write_skeleton(folder: Path) -> list[Path]:
+    """The files written into `folder`, which is made. Raises InputError where one of them is there already;
+    then none is written."""
+    texts = {name: (SOURCE / name).read_text(encoding="utf-8") for name in FILES}
+    return write_new(folder, texts)
+
+
+def write_new(folder: Path, texts: dict[str, str]) -> list[Path]:
+    """Writes files that are not there yet. Raises InputError."""
+    targets = {folder / name: text for name, text in texts.items()}
+    if there := [str(path) for path in targets if path.exists() or path.is_symlink()]:
+        are, them = ("is", "it") if len(there) == 1 else ("are", "them")
+        *others, last = there
+        named = f"{', '.join(others)} and {last}" if others else last
+        raise InputError(
+            f"{named} {are} there already, and nothing is overwritten. Name another folder (asyncrl "
+            f"init FOLDER), or move {them} away."
+        )
+    try:
+        for path, text in targets.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Another program may have made it meanwhile.
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+    except OSError as error:
+        raise InputError(
+            f"{error.filename or folder} cannot be written: {error.strerror}. Name a folder that can."
+        ) from error
+    return list(targets)

@@ -1,8 +1,9 @@
-"""Sections of a sized recipe: each key with its value and the reason, or what was assumed."""
+"""Keys of a sized recipe, each with its value and the reason, or what was assumed."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from asyncrl.launch.first_recipe.commented import Entry, Sections
+from asyncrl.launch.first_recipe.commented import Row
 from asyncrl.launch.first_recipe.rows import Rows
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import num_parameters
@@ -60,244 +61,146 @@ class Draft:
     """serving.max_total_tokens; None where the engine decides."""
     transport: str = "disk"
 
-    def sections(self) -> Sections:
-        return {
-            "": [
-                Entry("name", self.wish.name),
-                Entry("seed", 0),
-                Entry("run_folder", "runs/{name}", "relative to this file; journal, checkpoints, report"),
-            ],
-            "model": self._model(),
-            "data": self._data(),
-            "prompt": self._prompt(),
-            "verifying": self._verifying(),
-            "rollout": self._rollout(),
-            "turns": self._turns(),
-            "serving": self._serving(),
-            "algorithm": _algorithm(),
-            "trainer": self._trainer(),
-            "evaluation": self._evaluation(),
-            "placement": [
-                Entry("device", "gpu", "`asyncrl check` prints which process gets which"),
-                Entry(
-                    "colocated",
-                    self.division.settings()["placement.colocated"],
-                    "servers sleep while the trainer steps: apart, they do not fit on these GPUs"
-                    if self.division.is_colocated
-                    else "",
-                ),
-            ],
-            "cluster": self._cluster(),
-        }
-
-    def _model(self) -> list[Entry]:
-        billions = num_parameters(self.shape) / 1e9
-        limit = self.shape.max_positions
-        inside = f"prompt{', observations' if self.wish.goal == 'tools' else ''} and response"
-        return [
-            Entry("path", self.wish.model, f"{billions:.1f} billion parameters, {self.shape.architecture}"),
-            Entry(
-                "context_tokens",
-                self.context_tokens,
-                f"{inside}; the model was made for {limit:,}",
-            ),
-            Entry("dtype", "bfloat16", "weights and activations; Adam keeps float32 master weights"),
-        ]
-
-    def _data(self) -> list[Entry]:
-        rows = self.rows
-        heldout = [] if rows.heldout is None else [Entry("heldout", rows.heldout, "never trained on")]
-        return [
-            Entry("train", rows.train, rows.remark),
-            *heldout,
-            Entry("broken_rows", "leave_out", "rows without a readable answer are counted and left out"),
-            Entry("max_prompt_tokens", PROMPT_TOKENS, "assumed; template included"),
-            Entry("long_prompts", "leave_out"),
-        ]
-
-    def _prompt(self) -> list[Entry]:
-        if not self.rows.has_text:
-            return []
-        why = (
-            "the model answers chat messages, by its own template; base models take plain"
-            if self.wish.is_chat
-            else "a base model continues text; models that chat take chat"
-        )
-        suffix = BLOCK if self._has_programs() else BOXED
-        if self.wish.goal == "tools" and not self.wish.is_chat:
-            # No chat template tells of the tool.
-            suffix = TAGGED + suffix
-        return [
-            Entry(
-                "template", "chat" if self.wish.is_chat else "plain", f"assumed by the model's name: {why}"
-            ),
-            Entry("suffix", suffix, "tells where the answer goes, as the verifier reads it"),
-        ]
-
-    def _has_programs(self) -> bool:
-        return self.rows.is_code or self.wish.goal == "code"
-
-    def _verifying(self) -> list[Entry]:
-        if self._has_programs():
-            return [
-                Entry("default", "code", "runs programs in the sandbox: `asyncrl sandbox doctor` tries it"),
-                Entry("num_workers", 8, "programs at once; raise it where grading is the bottleneck"),
-                Entry("timeout_seconds", 20.0, "of all tests of a response"),
-            ]
-        return [
-            Entry("default", "math", "for rows that name no verifier"),
-            Entry("num_workers", 4, "symbolic comparison is work of the CPU"),
-            Entry("timeout_seconds", 5.0),
-        ]
-
-    def _rollout(self) -> list[Entry]:
-        groups, samples = _batch(self.wish.num_gpus)
-        return [
-            Entry("groups_per_batch", groups, f"assumed for {self.wish.num_gpus} GPU(s); tasks of a step"),
-            Entry("samples_per_group", samples, "responses to each; more for data that are rarely solved"),
-            Entry("max_staleness", 2, "0 is synchronous; more for long responses of unlike lengths"),
-            Entry("temperature", 1.0, "the distribution that is trained"),
-            Entry(
-                "max_new_tokens",
-                self.response_tokens,
-                "assumed; `cut_share` in metrics says how many it cuts off",
-            ),
-            Entry("stream_interval_tokens", 64, "a crash loses fewer than these of a response"),
-        ]
-
-    def _turns(self) -> list[Entry]:
-        if self.wish.goal != "tools":
-            return []
-        form = "auto" if self.wish.is_chat else "tags"
-        return [
-            Entry("tools", ["python"], "in the sandbox; calculator, ./file.py:function: docs/turns.md"),
-            Entry("call_format", form, "as the chat template writes calls" if form == "auto" else ""),
-            Entry("max_turns", TURNS),
-            Entry("max_observed_tokens", OBSERVED_TOKENS, "of one answer of a tool; the middle is cut out"),
-            Entry("timeout_seconds", 15.0),
-        ]
-
-    def _serving(self) -> list[Entry]:
-        division, cache = self.division, self.cache_tokens
-        sized = division.settings()
-        ranks = division.server_ranks
-        weights = 2 * num_parameters(self.shape) / ranks / 1e9
-        size = Entry("max_total_tokens", cache, "what the trainer leaves free, as asyncrl plan counts")
-        return [
-            Entry("num_servers", sized["serving.num_servers"], self._why_split()),
-            Entry(
-                "tensor_parallel_size",
-                sized["serving.tensor_parallel_size"],
-                f"GPUs of a server: {weights:.1f} GB of weights on each"
-                + ("" if cache else f", room for about {self.free_tokens:,} tokens"),
-            ),
-            *([size] if cache else []),
-            Entry("max_running_requests", 256, "decoded at once per server"),
-            Entry("start_timeout_seconds", 1800.0, "the first start compiles kernels"),
-            Entry(
-                "weight_transport",
-                self.transport,
-                "from memory to all servers at once: a disk would be read for longer than a step trains"
-                if self.transport == "distributed"
-                else "servers read the new version from the run folder",
-            ),
-        ]
-
-    def _why_split(self) -> str:
+    def keys(self) -> Iterator[Row]:
+        """All keys of the recipe, section by section."""
+        yield "name", self.wish.name, ""
+        yield "seed", 0, ""
+        yield "run_folder", "runs/{name}", "relative to this file; journal, checkpoints, report"
+        yield from self._of_tasks()
+        yield from self._of_responses()
+        yield from self._of_servers()
+        yield "algorithm.advantage", "grpo", "`asyncrl algorithms` prints all terms of the loss"
+        yield "algorithm.importance_weight", "truncated", "corrects for the policy that sampled a token"
+        yield from self._of_trainer()
+        yield from self._of_evaluation()
         division = self.division
-        if division.is_colocated:
-            return "on the trainer's GPUs"
-        servers = division.num_servers * division.server_ranks
-        return (
-            f"{servers} of {self.wish.num_gpus} GPUs, so that both sides wait least by the estimate; "
-            f"asyncrl plan --gpus {self.wish.num_gpus} simulates others"
-        )
+        yield "placement.device", "gpu", "`asyncrl check` prints which process gets which"
+        why = "servers sleep while the trainer steps: apart, they do not fit on these GPUs"
+        yield "placement.colocated", division.is_colocated, why if division.is_colocated else ""
+        if division.num_gpus() > GPUS_PER_MACHINE:
+            why = f"assumed: machines of {GPUS_PER_MACHINE} GPUs; local for a single one: docs/gpus.md#ray"
+            yield "cluster.backend", "ray", why
+            yield "cluster.address", "auto", "the cluster that RAY_ADDRESS names, or that runs here"
+            why = "assumed: run folder and model are at the same path everywhere"
+            yield "cluster.shared_disk", True, why
 
-    def _trainer(self) -> list[Entry]:
+    def _of_tasks(self) -> Iterator[Row]:
+        wish, shape, rows = self.wish, self.shape, self.rows
+        size = f"{num_parameters(shape) / 1e9:.1f} billion parameters, {shape.architecture}"
+        yield "model.path", wish.model, size
+        inside = f"prompt{', observations' if wish.goal == 'tools' else ''} and response"
+        limit = f"{inside}; the model was made for {shape.max_positions:,}"
+        yield "model.context_tokens", self.context_tokens, limit
+        yield "model.dtype", "bfloat16", "weights and activations; Adam keeps float32 master weights"
+        yield "data.train", rows.train, rows.remark
+        if rows.heldout is not None:
+            yield "data.heldout", rows.heldout, "never trained on"
+        yield "data.broken_rows", "leave_out", "rows without a readable answer are counted and left out"
+        yield "data.max_prompt_tokens", PROMPT_TOKENS, "assumed; template included"
+        yield "data.long_prompts", "leave_out", ""
+        has_programs = rows.is_code or wish.goal == "code"
+        if rows.has_text:
+            why = "a base model continues text; models that chat take chat"
+            if wish.is_chat:
+                why = "the model answers chat messages, by its own template; base models take plain"
+            template = "chat" if wish.is_chat else "plain"
+            yield "prompt.template", template, f"assumed by the model's name: {why}"
+            # Without a chat template nothing else tells of the tool.
+            tagged = TAGGED if wish.goal == "tools" and not wish.is_chat else ""
+            suffix = tagged + (BLOCK if has_programs else BOXED)
+            yield "prompt.suffix", suffix, "tells where the answer goes, as the verifier reads it"
+        if has_programs:
+            why = "runs programs in the sandbox: `asyncrl sandbox doctor` tries it"
+            yield "verifying.default", "code", why
+            yield "verifying.num_workers", 8, "programs at once; raise it where grading is the bottleneck"
+            yield "verifying.timeout_seconds", 20.0, "of all tests of a response"
+        else:
+            yield "verifying.default", "math", "for rows that name no verifier"
+            yield "verifying.num_workers", 4, "symbolic comparison is work of the CPU"
+            yield "verifying.timeout_seconds", 5.0, ""
+
+    def _of_responses(self) -> Iterator[Row]:
+        num_gpus = self.wish.num_gpus
+        groups, samples = (128, 16) if num_gpus > 4 * GPUS_PER_MACHINE else (64, 8)
+        if num_gpus <= GPUS_PER_MACHINE:
+            groups, samples = 32, 8
+        yield "rollout.groups_per_batch", groups, f"assumed for {num_gpus} GPU(s); tasks of a step"
+        why = "responses to each; more for data that are rarely solved"
+        yield "rollout.samples_per_group", samples, why
+        yield "rollout.max_staleness", 2, "0 is synchronous; more for long responses of unlike lengths"
+        yield "rollout.temperature", 1.0, "the distribution that is trained"
+        why = "assumed; `cut_share` in metrics says how many it cuts off"
+        yield "rollout.max_new_tokens", self.response_tokens, why
+        yield "rollout.stream_interval_tokens", 64, "a crash loses fewer than these of a response"
+        if self.wish.goal == "tools":
+            yield "turns.tools", ["python"], "in the sandbox; calculator, ./file.py:function: docs/turns.md"
+            if self.wish.is_chat:
+                yield "turns.call_format", "auto", "as the chat template writes calls"
+            else:
+                yield "turns.call_format", "tags", ""
+            yield "turns.max_turns", TURNS, ""
+            why = "of one answer of a tool; the middle is cut out"
+            yield "turns.max_observed_tokens", OBSERVED_TOKENS, why
+            yield "turns.timeout_seconds", 15.0, ""
+
+    def _of_servers(self) -> Iterator[Row]:
+        division, num_gpus = self.division, self.wish.num_gpus
+        why = "on the trainer's GPUs"
+        if not division.is_colocated:
+            why = (
+                f"{division.num_servers * division.server_ranks} of {num_gpus} GPUs, so that both sides wait "
+                f"least by the estimate; asyncrl plan --gpus {num_gpus} simulates others"
+            )
+        yield "serving.num_servers", division.num_servers, why
+        weights = 2 * num_parameters(self.shape) / division.server_ranks / 1e9
+        room = "" if self.cache_tokens else f", room for about {self.free_tokens:,} tokens"
+        why = f"GPUs of a server: {weights:.1f} GB of weights on each{room}"
+        yield "serving.tensor_parallel_size", division.server_ranks, why
+        if self.cache_tokens:
+            why = "what the trainer leaves free, as asyncrl plan counts"
+            yield "serving.max_total_tokens", self.cache_tokens, why
+        yield "serving.max_running_requests", 256, "decoded at once per server"
+        yield "serving.start_timeout_seconds", 1800.0, "the first start compiles kernels"
+        why = "servers read the new version from the run folder"
+        if self.transport == "distributed":
+            why = "from memory to all servers at once: a disk would be read for longer than a step trains"
+        yield "serving.weight_transport", self.transport, why
+
+    def _of_trainer(self) -> Iterator[Row]:
         division, packing = self.division, self.packing
-        sized = division.settings()
+        sized = {key: value for key, value in division.settings().items() if key.startswith("trainer.")}
         copies = division.copies()
-        is_small = num_parameters(self.shape) < SMALL_PARAMETERS
-        tensor, experts = division.tensor > 1, self.shape.num_experts is not None
-        widest = f"{copies} data-parallel cop{'y' if copies == 1 else 'ies'} of the model"
-        return [
-            Entry("num_steps", 200, "assumed"),
-            Entry("num_processes", sized["trainer.num_processes"], f"a GPU each: {widest}"),
-            Entry(
-                "parallel.tensor",
-                sized["trainer.parallel.tensor"],
-                "ranks that share every matrix" if tensor else "",
-            ),
-            Entry("parallel.sequence_parallel", sized["trainer.parallel.sequence_parallel"]),
-            Entry("parallel.pipeline", sized["trainer.parallel.pipeline"]),
-            *(
-                [Entry("parallel.expert", sized["trainer.parallel.expert"], "ranks that share the experts")]
-                if experts
-                else []
-            ),
-            Entry(
-                "parallel.distributed_optimizer",
-                sized["trainer.parallel.distributed_optimizer"],
-                "copies share Adam's states",
-            ),
-            Entry(
-                "recompute",
-                packing.recompute,
-                "activations do not fit otherwise; costs a third more of computing"
-                if packing.recompute == "full"
-                else "all activations fit",
-            ),
-            Entry("tokens_per_micro_batch", packing.tokens, "lower it first if memory runs out"),
-            Entry(
-                "learning_rate",
-                SMALL_RATE if is_small else USUAL_RATE,
-                "below a billion parameters more than the usual 1e-6"
-                if is_small
-                else "of most published runs",
-            ),
-            Entry("warmup_steps", 10),
-            Entry("checkpoint_every_steps", 20),
-            Entry("stop_timeout_seconds", 300.0, "after Ctrl-C, for the current step and its checkpoint"),
-        ]
+        reasons = {
+            "trainer.num_processes": f"a GPU each: {copies} data-parallel cop{'y' if copies == 1 else 'ies'} "
+            "of the model",
+            "trainer.parallel.tensor": "ranks that share every matrix" if division.tensor > 1 else "",
+            "trainer.parallel.expert": "ranks that share the experts",
+            "trainer.parallel.distributed_optimizer": "copies share Adam's states",
+        }
+        yield "trainer.num_steps", 200, "assumed"
+        for key, value in sized.items():
+            if key != "trainer.parallel.expert" or self.shape.num_experts is not None:
+                yield key, value, reasons.get(key, "")
+        why = "all activations fit"
+        if packing.recompute == "full":
+            why = "activations do not fit otherwise; costs a third more of computing"
+        yield "trainer.recompute", packing.recompute, why
+        yield "trainer.tokens_per_micro_batch", packing.tokens, "lower it first if memory runs out"
+        if num_parameters(self.shape) < SMALL_PARAMETERS:
+            why = "below a billion parameters more than the usual 1e-6"
+            yield "trainer.learning_rate", SMALL_RATE, why
+        else:
+            yield "trainer.learning_rate", USUAL_RATE, "of most published runs"
+        yield "trainer.warmup_steps", 10, ""
+        yield "trainer.checkpoint_every_steps", 20, ""
+        why = "after Ctrl-C, for the current step and its checkpoint"
+        yield "trainer.stop_timeout_seconds", 300.0, why
 
-    def _evaluation(self) -> list[Entry]:
+    def _of_evaluation(self) -> Iterator[Row]:
         if self.rows.heldout is None:
-            return [
-                Entry(
-                    "every_steps",
-                    0,
-                    "the data have no rows to hold out: name some in data.heldout, or evaluation.benchmarks",
-                )
-            ]
-        return [
-            Entry("every_steps", 20, "greedy, on held-out rows"),
-            Entry("num_tasks", 256),
-            Entry("samples_per_task", 4, "avg@4 and pass@4 before and after training"),
-        ]
-
-    def _cluster(self) -> list[Entry]:
-        if self.division.num_gpus() <= GPUS_PER_MACHINE:
-            return []
-        return [
-            Entry(
-                "backend",
-                "ray",
-                f"assumed: machines of {GPUS_PER_MACHINE} GPUs; local for a single one: docs/gpus.md#ray",
-            ),
-            Entry("address", "auto", "the cluster that RAY_ADDRESS names, or that runs here"),
-            Entry("shared_disk", True, "assumed: run folder and model are at the same path everywhere"),
-        ]
-
-
-def _batch(num_gpus: int) -> tuple[int, int]:
-    """(groups, samples)."""
-    if num_gpus <= GPUS_PER_MACHINE:
-        return 32, 8
-    return (64, 8) if num_gpus <= 4 * GPUS_PER_MACHINE else (128, 16)
-
-
-def _algorithm() -> list[Entry]:
-    return [
-        Entry("advantage", "grpo", "`asyncrl algorithms` prints all terms of the loss"),
-        Entry("importance_weight", "truncated", "corrects for the policy that sampled a token"),
-    ]
+            why = "the data have no rows to hold out: name some in data.heldout, or evaluation.benchmarks"
+            yield "evaluation.every_steps", 0, why
+            return
+        yield "evaluation.every_steps", 20, "greedy, on held-out rows"
+        yield "evaluation.num_tasks", 256, ""
+        yield "evaluation.samples_per_task", 4, "avg@4 and pass@4 before and after training"

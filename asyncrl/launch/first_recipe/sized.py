@@ -2,11 +2,11 @@
 
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from asyncrl.errors import InputError
-from asyncrl.launch.first_recipe.commented import Sections, plain, text
+from asyncrl.launch.first_recipe.commented import Row, plain, text
 from asyncrl.launch.first_recipe.keys import OBSERVED_TOKENS, PROMPT_TOKENS, TURNS, Draft, Packing, Wish
 from asyncrl.launch.first_recipe.rows import Rows
 from asyncrl.launch.meters.memory import FULL_SHARE, trainer_memory
@@ -50,13 +50,15 @@ def sized_recipe(wish: Wish, shape: ModelShape, rows: Rows, check: Check) -> Siz
     division = choose(shape, wish.num_gpus, sizer.fits, sizer.seconds)
     if division is None:
         raise InputError(_too_few(wish, shape, sizer))
-    sections = sizer.sections(division)
     if disk_notes(sizer.recipe(division), shape):
         sizer.transport = "distributed"
-        sections = sizer.sections(division)
-    recipe = parse_recipe(plain(sections), source="the new recipe")
+    recipe = sizer.recipe(division)
     check(recipe, shape)
-    return Sized(division, recipe, text(_title(wish, shape, division), sections))
+    return Sized(division, recipe, text(_title(wish, shape, division), sizer.keys(division)))
+
+
+def _recipe(keys: Iterable[Row]) -> Recipe:
+    return parse_recipe(plain(keys), source="the new recipe")
 
 
 class _Sizer:
@@ -85,14 +87,11 @@ class _Sizer:
         return step_seconds(self._shape, recipe, division, self._lengths, self._wish.gpu)
 
     def recipe(self, division: Division) -> Recipe:
-        return parse_recipe(plain(self.sections(division)), source="the new recipe")
+        return _recipe(self.keys(division))
 
     @functools.cached_property
     def _lengths(self) -> Lengths:
-        division = Division(1, 1, 1)
-        recipe = parse_recipe(
-            plain(self._sections(division, Packing(MICRO_BATCH, "full"))), source="the new recipe"
-        )
+        recipe = _recipe(self._keys(Division(1, 1, 1), Packing(MICRO_BATCH, "full")))
         return assumed_lengths(recipe, prompt_tokens=PROMPT_TOKENS / 4)
 
     def _packing(self, division: Division) -> Packing | None:
@@ -134,7 +133,7 @@ class _Sizer:
 
     def _is_accepted(self, division: Division, packing: Packing) -> bool:
         try:
-            recipe = parse_recipe(plain(self._sections(division, packing)), source="the new recipe")
+            recipe = _recipe(self._keys(division, packing))
             check_supported(recipe, self._shape)
             self._check(recipe, self._shape)
         except InputError:
@@ -144,32 +143,22 @@ class _Sizer:
 
     def _shared_cache(self, division: Division, packing: Packing) -> int:
         """Tokens of the cache of a server beside the sleeping trainer, rounded down."""
-        without = parse_recipe(plain(self._sections(division, packing, cache=1024)), source="the new recipe")
+        without = _recipe(self._keys(division, packing, cache=1024))
         resident = trainer_memory(without, self._shape).resident()
         tokens = self._cache_tokens(division, 0.95 * FULL_SHARE, resident)
         return min(LARGEST_CACHE, tokens // 1024 * 1024)
 
-    def sections(self, division: Division) -> Sections:
+    def keys(self, division: Division) -> list[Row]:
         packing = self._packing(division)
         assert packing is not None, division
-        return self._sections(division, packing)
+        return self._keys(division, packing)
 
-    def _sections(self, division: Division, packing: Packing, *, cache: int | None = None) -> Sections:
+    def _keys(self, division: Division, packing: Packing, *, cache: int | None = None) -> list[Row]:
         if division.is_colocated and cache is None:
             cache = max(1024, self._shared_cache(division, packing))
         free = self._cache_tokens(division, STATIC_SHARE)
-        return Draft(
-            self._wish,
-            self._shape,
-            self._rows,
-            division,
-            packing,
-            self.response,
-            self.context,
-            free,
-            cache,
-            self.transport,
-        ).sections()
+        sizes = (self.response, self.context, free, cache, self.transport)
+        return list(Draft(self._wish, self._shape, self._rows, division, packing, *sizes).keys())
 
 
 def _title(wish: Wish, shape: ModelShape, division: Division) -> str:

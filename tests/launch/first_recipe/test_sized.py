@@ -7,7 +7,7 @@ import pytest
 from fakes.shapes import seven_b_shape
 
 from asyncrl.errors import InputError
-from asyncrl.launch.first_recipe.commented import Entry, plain, text, written
+from asyncrl.launch.first_recipe.commented import plain, text, written
 from asyncrl.launch.first_recipe.keys import Wish
 from asyncrl.launch.first_recipe.rows import find_rows
 from asyncrl.launch.first_recipe.sized import Sized, file_name, sized_recipe
@@ -85,32 +85,30 @@ def test_names_are_of_letters_digits_and_underscores() -> None:
     assert file_name("./models/") == "models" and file_name("...") == "run"
 
 
-SECTIONS = {
-    "": [Entry("name", "run"), Entry("run_folder", "runs/{name}", "relative")],
-    "data": [Entry("train", {"path": "a" * 90, "columns": {"prompt": "question", "answer": "y"}}, "rows")],
-    "prompt": [],
-    "rollout": [
-        Entry("temperature", 1.0, "as sampled"),
-        Entry("stop", ["\n\nQ:", "no"]),
-        Entry("learning_rate", 1e-6, "a comment that is too long to stand beside its key " * 3),
-    ],
-    "trainer": [Entry("parallel.tensor", 2, "shared"), Entry("parallel.pipeline", 1), Entry("off", None)],
-}
+KEYS = [
+    ("name", "run", ""),
+    ("run_folder", "runs/{name}", "relative"),
+    ("data.train", {"path": "a" * 90, "columns": {"prompt": "question", "answer": "y"}}, "rows"),
+    ("rollout.temperature", 1.0, "as sampled"),
+    ("rollout.stop", ["\n\nQ:", "no"], ""),
+    ("rollout.learning_rate", 1e-6, "a comment that is too long to stand beside its key " * 3),
+    ("trainer.parallel.tensor", 2, "shared"),
+    ("trainer.parallel.pipeline", 1, ""),
+    ("trainer.off", None, ""),
+]
 
 
 def test_the_text_is_read_back_as_the_data() -> None:
-    assert read_yaml(text("A title\n\nof two paragraphs", SECTIONS)) == plain(SECTIONS)
+    assert read_yaml(text("A title\n\nof two paragraphs", KEYS)) == plain(KEYS)
 
 
 def test_comments_stand_beside_their_key_or_above_it() -> None:
-    lines = text("A title", SECTIONS).splitlines()
+    lines = text("A title", KEYS).splitlines()
     assert lines[0] == "# A title"
     assert "  temperature: 1.0             # as sampled" in lines
     assert "    tensor: 2                  # shared" in lines
     before = lines.index("  learning_rate: 1e-06") - 1
     assert lines[before].startswith("  # ") and max(map(len, lines)) <= 118
-    # Nothing of a section without keys.
-    assert "prompt:" not in lines
 
 
 def test_text_that_yaml_would_read_as_something_else_is_quoted() -> None:
