@@ -113,11 +113,7 @@ def sums() -> Path:
 
 
 def several() -> list[Path]:
-    return [
-        sums(),
-        train("gentle", "trainer.learning_rate=5e-5"),
-        visited(),
-    ]
+    return [sums(), train("gentle", "trainer.learning_rate=5e-5"), visited()]
 
 
 def measured() -> Path:

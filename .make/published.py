@@ -41,8 +41,7 @@ def page() -> str:
         [_training_row(recipe) for recipe in recipes],
     )
     evaluation = _table(
-        ("recipe", "sets", "samples", "temperature, top-p", "tokens", "every"),
-        _evaluation_rows(recipes),
+        ("recipe", "sets", "samples", "temperature, top-p", "tokens", "every"), _evaluation_rows(recipes)
     )
     return "\n".join(
         [BEGIN, "## Sources\n", sources, "\n## Training\n", training, "\n## Evaluation\n", evaluation, ""]

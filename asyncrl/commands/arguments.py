@@ -1,4 +1,5 @@
-"""Arguments of commands on a recipe: the recipe and overrides, in any order, between options."""
+"""Arguments of commands on a recipe: the recipe (or a model in its place) and overrides, in any order,
+between options."""
 
 import argparse
 import os
@@ -10,6 +11,9 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import OVERLAY
+from asyncrl.recipe.shipped import is_named
+from asyncrl.system.hub import is_hub_id
+from asyncrl.system.places import RECIPE
 
 _OVERRIDE = re.compile(r"[A-Za-z_]\w*(\.\w+)*=")
 
@@ -72,3 +76,15 @@ def is_override(word: str) -> bool:
     recipe."""
     is_either = _OVERRIDE.match(word) is not None or word.startswith(OVERLAY)
     return is_either and not os.path.isfile(word)
+
+
+def is_model(place: Path) -> bool:
+    """Whether it is no recipe but a model: a folder of one, a GGUF file, or a hub id."""
+    # Imported here: it takes 0.1 s, which most commands on a recipe do not need.
+    from asyncrl.model.gguf import is_gguf
+
+    if place.is_dir():
+        return (place / "config.json").is_file() and not (place / RECIPE).is_file()
+    if is_named(place):
+        return False
+    return is_gguf(place) or (is_hub_id(str(place)) and place.suffix not in (".yaml", ".yml"))

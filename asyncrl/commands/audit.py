@@ -6,15 +6,17 @@ import contextlib
 import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from asyncrl.commands.arguments import add_recipe
 from asyncrl.commands.parser import whole
 from asyncrl.commands.train import explained
-from asyncrl.commands.verify import parse_settings
+from asyncrl.commands.verify import add_settings, parse_settings
 from asyncrl.data.digests import digest_of
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
@@ -70,14 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="the other verifier: built-in, module:Name or ./file.py:Name; default: each row's own again",
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="settings",
-        help="an option of the other verifier",
-    )
+    add_settings(parser, "an option of the other verifier")
     parser.add_argument(
         "--tests",
         type=Path,
@@ -130,9 +125,11 @@ def _prepared(arguments: argparse.Namespace) -> Audit:
             f"The run graded each branch of its agents' trajectories ({key}). asyncrl audit grades whole "
             f"trajectories again, so it has nothing to compare."
         )
-    other = _other(arguments)
+    golds = None if arguments.tests is None else read_golds(arguments.tests)
+    other = other_grader(arguments, golds)
     verifiers = VerifierCache(recipe.verifying.own_files())
-    if "data.train" in changed_data(journal, {"data.train": _digest(recipe)}):
+    digest = digest_of(recipe.data.train_sources(), "data.train")
+    if "data.train" in changed_data(journal, {"data.train": digest}):
         raise InputError(
             f"data.train has changed since {folder} was trained: its rows may hold other golds. Put the file "
             f"back, or name a copy of it by data.train=FILE; other golds are given by --tests."
@@ -141,34 +138,26 @@ def _prepared(arguments: argparse.Namespace) -> Audit:
         journal, other, most=arguments.n, seed=arguments.seed, steps=steps, has_dropped=arguments.no_signal
     )
     tasks = read_audit_tasks(recipe, {r.task_id for r in drawn.responses}, other, verifiers)
-    _check(tasks, drawn, verifiers)
+    check_golds(tasks, verifiers, ", or give golds that it reads by --tests")
+    if not tasks.tasks:
+        raise InputError(f"data.train has no row of the run's tasks, such as {drawn.responses[0].task_id}.")
     return Audit(recipe, drawn, tasks)
 
 
-def _digest(recipe: Recipe) -> str:
-    return digest_of(recipe.data.train_sources(), "data.train")
-
-
-def _other(arguments: argparse.Namespace) -> OtherGrader:
-    try:
-        options = parse_settings(arguments.settings)
-    except ValueError as error:
-        raise InputError(str(error)) from error
+def other_grader(arguments: argparse.Namespace, golds: Mapping[str, Any] | None = None) -> OtherGrader:
+    """By --verifier and --set. Raises InputError."""
     name = arguments.verifier and absolute_object(arguments.verifier, Path.cwd())
-    return OtherGrader(name, options, None if arguments.tests is None else read_golds(arguments.tests))
+    return OtherGrader(name, parse_settings(arguments.settings), golds)
 
 
-def _check(tasks: AuditTasks, drawn: Drawn, verifiers: VerifierCache) -> None:
-    """Raises InputError where no response can be graded."""
+def check_golds(tasks: AuditTasks, verifiers: VerifierCache, way_out: str) -> None:
+    """Raises InputError where the other verifier reads no gold, or cannot work on this machine."""
     if not tasks.tasks and tasks.unreadable:
         task_id, why = next(iter(tasks.unreadable.items()))
         raise InputError(
             f'The verifier "{", ".join(sorted(tasks.others))}" can read the gold of none of the '
-            f"{len(tasks.unreadable):,} tasks. {task_id}: {why}. Name another verifier, or give golds that "
-            f"it reads by --tests."
+            f"{len(tasks.unreadable):,} rows. {task_id}: {why}. Name another verifier{way_out}."
         )
-    if not tasks.tasks:
-        raise InputError(f"data.train has no row of the run's tasks, such as {drawn.responses[0].task_id}.")
     verifiers.check_machine()
     verifiers.close()
 

@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
-from asyncrl.commands import standard_input
 from asyncrl.commands.chat_answers import Answers, AskedRow, Conversation, writer_on
 from asyncrl.commands.pages import say_failure
 from asyncrl.commands.parser import number
@@ -19,9 +18,9 @@ from asyncrl.commands.prompt import find_row
 from asyncrl.controller.inputs import episodes_of, hidden_files
 from asyncrl.data.rows import Unanswered
 from asyncrl.errors import AsyncrlError, InputError
-from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.engine_only import serve_folder
 from asyncrl.launch.evaluated_models import newest_model
+from asyncrl.launch.prepare import fetch_model
 from asyncrl.loops import end_tasks
 from asyncrl.model.folder import read_shape
 from asyncrl.model.source import model_folder
@@ -29,6 +28,7 @@ from asyncrl.observe.terminal.table import warn_on_stderr
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.file import PATH_RULE
 from asyncrl.run.folder import read_run_recipe
+from asyncrl.system.streams import in_thread, lines
 from asyncrl.tasks.openings import Openings
 from asyncrl.tasks.task_list import template_of
 from asyncrl.turns.kit import conversations_of, read_kit
@@ -132,11 +132,7 @@ class Interrupt:
 
 
 async def talk(
-    answers: Answers,
-    lines: AsyncIterator[str],
-    interrupt: Interrupt,
-    *,
-    read_row: Callable[[int], AskedRow],
+    answers: Answers, lines: AsyncIterator[str], interrupt: Interrupt, *, read_row: Callable[[int], AskedRow]
 ) -> None:
     """Answers `lines` until they end. What cannot be asked is said; the conversation continues without it."""
     say = answers.writer.say
@@ -204,9 +200,9 @@ def _say(text: str) -> None:
 
 async def _typed_lines() -> AsyncIterator[str]:
     """Lines of standard input that are not empty, with a prompt where a person types them."""
-    prompt = "> " if os.isatty(standard_input.FILE) else ""
+    prompt = "> " if os.isatty(0) else ""
     _say(prompt)
-    async for line in standard_input.in_thread(standard_input.lines()):
+    async for line in in_thread(lines()):
         if line.strip():
             yield line
         _say(prompt)

@@ -9,12 +9,11 @@ from asyncrl.controller.inputs import Inputs
 from asyncrl.data.gym import check_gyms
 from asyncrl.data.prompts import told_title
 from asyncrl.examples.prepare import is_prepared
-from asyncrl.launch.base_model import fetch_models
 from asyncrl.launch.machine_check import check_machine
 from asyncrl.launch.meters.memory import gpu_bytes, host_bytes, run_bytes
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import check_unfinished, read_inputs
-from asyncrl.launch.prepare import check_names
+from asyncrl.launch.prepare import check_names, fetch_models
 from asyncrl.model.dtype import disk_notes, find_dtype
 from asyncrl.model.folder import unread_notes
 from asyncrl.model.shape import ModelShape
@@ -53,7 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     """0 when the recipe would run. Raises InputError when not."""
     warn_on_stderr()
     if arguments.translate:
-        return _translate(arguments.recipe)
+        for line in translate_file(arguments.recipe) or ["no key of it has another name now"]:
+            print(f"{shown(arguments.recipe)}: {line}")
+        return 0
     recipe = load_recipe(arguments.recipe, arguments.overrides)
     check_names(recipe)
     recipe = fetch_models(recipe)
@@ -93,13 +94,6 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _translate(path: Path) -> int:
-    """Rewrites the recipe or overlay at `path` where it has former keys. Raises InputError."""
-    for line in translate_file(path) or ["no key of it has another name now"]:
-        print(f"{shown(path)}: {line}")
-    return 0
-
-
 def _begin(folder: RunFolder, recipe: Recipe, *, resumes: bool) -> str:
     """The effect of `asyncrl train` on the run's folder."""
     if not resumes:
@@ -110,12 +104,7 @@ def _begin(folder: RunFolder, recipe: Recipe, *, resumes: bool) -> str:
 
 
 def _plan(
-    recipe: Recipe,
-    inputs: Inputs,
-    shape: ModelShape,
-    gpus: GpuMap,
-    begin: str,
-    longest_prompt: int,
+    recipe: Recipe, inputs: Inputs, shape: ModelShape, gpus: GpuMap, begin: str, longest_prompt: int
 ) -> str:
     rollout, serving, trainer = recipe.rollout, recipe.serving, recipe.trainer
     is_local = recipe.cluster.backend == "local"

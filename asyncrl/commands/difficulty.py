@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import dataclasses
 import itertools
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import yaml
 from asyncrl.commands.arguments import add_recipe, check_has_tasks
 from asyncrl.commands.parser import whole
 from asyncrl.commands.train import explained
-from asyncrl.controller.inputs import Inputs, episodes_of, hidden_files, make_conversations, make_evaluator
+from asyncrl.controller.inputs import Inputs, hidden_files
 from asyncrl.data.column_copies import copy_name, is_file, source_of_copy, write_copy
 from asyncrl.data.digests import digest_of
 from asyncrl.data.rows import labels_of
@@ -22,20 +21,16 @@ from asyncrl.evaluation.difficulty import MeasuredFile, chance_of_signal, histog
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.responses import read_row_records
 from asyncrl.journal.starts import changed_data
-from asyncrl.launch.base_model import fetch_model
-from asyncrl.launch.engine_only import serve_folder
+from asyncrl.launch.engine_only import asking, serve_folder
 from asyncrl.launch.preflight import read_training_inputs
-from asyncrl.launch.prepare import prepare_and_fetch
+from asyncrl.launch.prepare import fetch_model, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
-from asyncrl.loops import background
 from asyncrl.model.folder import model_digest
 from asyncrl.model.source import model_folder
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.table import warn_on_stderr
 from asyncrl.recipe import Recipe, Source
 from asyncrl.recipe.file import load_recipe, shown
-from asyncrl.rollout.agents.kit import make_agent_kit
-from asyncrl.rollout.grade import Grader
 from asyncrl.run.folder import data_digests
 from asyncrl.system.paths import is_run_folder, nearest_run
 from asyncrl.system.places import JOURNAL, RECIPE
@@ -118,17 +113,15 @@ def _measure(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, float]]:
     for example in inputs.verifiers.examples.values():
         inputs.verifiers.check_alone(example.verifier, "A sample of asyncrl difficulty")
     num_samples = arguments.n or SAMPLES
-    file = MeasuredFile.open(_unfinished(recipe, arguments.out), _settings(recipe, inputs, num_samples))
+    folder = _folder_of(recipe.data.train_sources()[0], arguments.out)
+    unfinished = folder / f"{recipe.name}.{COLUMN}.unfinished.jsonl"
+    file = MeasuredFile.open(unfinished, _settings(recipe, inputs, num_samples))
     num_rows = min(len(inputs.train_tasks), arguments.num_rows or len(inputs.train_tasks))
     asyncio.run(_sample(inputs, file, num_samples=num_samples, num_rows=num_rows))
     if num_rows == len(inputs.train_tasks):
         file.path.unlink()
     found = {task_id: row.pass_rate for task_id, row in file.found.items()}
     return recipe, {task_id: rate for task_id, rate in found.items() if rate is not None}
-
-
-def _unfinished(recipe: Recipe, out: Path | None) -> Path:
-    return _folder_of(recipe.data.train_sources()[0], out) / f"{recipe.name}.{COLUMN}.unfinished.jsonl"
 
 
 def _settings(recipe: Recipe, inputs: Inputs, num_samples: int) -> dict[str, object]:
@@ -148,31 +141,25 @@ def _settings(recipe: Recipe, inputs: Inputs, num_samples: int) -> dict[str, obj
 
 async def _sample(inputs: Inputs, file: MeasuredFile, *, num_samples: int, num_rows: int) -> None:
     recipe = inputs.recipe
-    grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries)
-    watching = background(grader.waits.watch(), "waits for verdicts")
     num_servers = recipe.serving.num_started() or len(recipe.serving.servers)
     places = recipe.serving.max_running_requests * num_servers
     tasks = itertools.islice(inputs.train_tasks, num_rows)
-    hidden = hidden_files(recipe, None)
-    async with grader, watching, episodes_of(recipe, hidden) as episodes:
-        conversations = make_conversations(inputs, episodes)
-        async with serve_folder(recipe, model_folder(recipe.model)) as served:
-            agents = make_agent_kit(recipe, inputs.codec, hidden=hidden, opponents=served.opponents)
-            run_id = secrets.token_hex(4)
-            evaluator = make_evaluator(
-                inputs, run_id, served.fleet, served.waits, grader, conversations, agents
+    async with (
+        asking(inputs, hidden_files(recipe, None)) as make_evaluator,
+        serve_folder(recipe, model_folder(recipe.model)) as served,
+    ):
+        evaluator = make_evaluator().on(served.fleet, served.waits, served.opponents)
+        evaluator = dataclasses.replace(evaluator, sampling=inputs.rollout_sampling())
+        with stage(f"{num_samples} samples of each of {num_rows:,} rows", num_rows) as progress:
+            progress.advance(len(file.found))
+            await measure(
+                tasks,
+                evaluator,
+                file,
+                num_samples=num_samples,
+                rows_at_once=max(1, ROUNDS_AT_ONCE * places // num_samples),
+                told=progress.advance,
             )
-            evaluator = dataclasses.replace(evaluator, sampling=inputs.rollout_sampling())
-            with stage(f"{num_samples} samples of each of {num_rows:,} rows", num_rows) as progress:
-                progress.advance(len(file.found))
-                await measure(
-                    tasks,
-                    evaluator,
-                    file,
-                    num_samples=num_samples,
-                    rows_at_once=max(1, ROUNDS_AT_ONCE * places // num_samples),
-                    told=progress.advance,
-                )
 
 
 def _print(recipe: Recipe, rates: list[float]) -> None:

@@ -5,7 +5,6 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import secrets
 import sys
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -14,11 +13,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from asyncrl.commands.arguments import is_override
-from asyncrl.commands.named_model import is_model
+from asyncrl.commands.arguments import is_model, is_override
 from asyncrl.commands.parser import number, whole
 from asyncrl.commands.train import explained
-from asyncrl.controller.inputs import Inputs, episodes_of, hidden_files, make_conversations, make_evaluator
+from asyncrl.controller.inputs import Inputs, hidden_files
 from asyncrl.data.benchmarks import CATALOG, GATED, Benchmark
 from asyncrl.errors import InputError
 from asyncrl.evaluation.asked_sets import benchmarks_of, named_benchmark
@@ -27,8 +25,7 @@ from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.model_results import Comparison, shown_answers
 from asyncrl.evaluation.result import tallies_of
 from asyncrl.journal.kept_answers import ANSWERS, AnswerStore
-from asyncrl.launch.base_model import fetch_model
-from asyncrl.launch.engine_only import ServedModel, serve_folder, serve_nothing
+from asyncrl.launch.engine_only import ServedModel, asking, serve_folder, serve_nothing
 from asyncrl.launch.evaluated_models import (
     BASE,
     LAST,
@@ -39,17 +36,14 @@ from asyncrl.launch.evaluated_models import (
     usable_versions,
 )
 from asyncrl.launch.preflight import read_evaluation_inputs
-from asyncrl.launch.prepare import prepare, prepare_and_fetch
+from asyncrl.launch.prepare import fetch_model, prepare, prepare_and_fetch
 from asyncrl.launch.servers import check_ports
 from asyncrl.launch.stopping import INTERRUPTED
-from asyncrl.loops import background
 from asyncrl.observe.terminal.model_differences import comparison_table, curve_plot, curve_tables
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.observe.terminal.table import Table, print_table, printable, table_console, warn_on_stderr
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, model_recipe
-from asyncrl.rollout.agents.kit import make_agent_kit
-from asyncrl.rollout.grade import Grader
 from asyncrl.system.places import RECIPE
 
 HELP = (
@@ -143,7 +137,9 @@ def _compare(arguments: argparse.Namespace, started: list[Comparison]) -> Compar
     is_run = (place / RECIPE).is_file()
     path = place / RECIPE if is_run else place
     recipe = model_recipe(str(place), overrides) if is_model(place) else load_recipe(path, overrides)
-    at = arguments.at or _default_places(arguments, recipe, is_run=is_run)
+    has_last = is_run and bool(usable_versions(recipe.folder()))
+    default = [] if arguments.checkpoint else [BASE, LAST] if has_last else [BASE]
+    at = arguments.at or default
     if BASE in at:
         recipe = prepare_and_fetch(recipe, path, overrides, fetch_model)
     else:
@@ -186,12 +182,6 @@ def _words(arguments: argparse.Namespace) -> tuple[Path, list[str], list[str]]:
     return Path(others[0]), others[1:], overrides
 
 
-def _default_places(arguments: argparse.Namespace, recipe: Recipe, *, is_run: bool) -> list[str]:
-    if arguments.checkpoint:
-        return []
-    return [BASE, LAST] if is_run and usable_versions(recipe.folder()) else [BASE]
-
-
 def _inputs(recipe: Recipe, names: list[str], arguments: argparse.Namespace) -> Inputs:
     if names:
         benchmarks = [named_benchmark(recipe, name) for name in names if name != HELDOUT]
@@ -203,9 +193,7 @@ def _inputs(recipe: Recipe, names: list[str], arguments: argparse.Namespace) -> 
             "The recipe has no data.heldout. Name benchmarks, such as gsm8k: `asyncrl eval --list` has all."
         )
     return read_evaluation_inputs(
-        recipe,
-        [_as_asked(benchmark, arguments) for benchmark in benchmarks],
-        has_heldout=has_heldout,
+        recipe, [_as_asked(benchmark, arguments) for benchmark in benchmarks], has_heldout=has_heldout
     )
 
 
@@ -235,23 +223,16 @@ async def _evaluate(
     arguments: argparse.Namespace,
 ) -> None:
     recipe = inputs.recipe
-    grader = Grader(recipe.verifying, inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries)
-    watching = background(grader.waits.watch(), "waits for verdicts")
     folder = recipe.folder()
     hidden = hidden_files(recipe, folder if folder.is_dir() else None, inputs.eval_sets)
-    async with grader, watching, episodes_of(recipe, hidden) as episodes, serve_nothing() as nothing:
-        conversations = make_conversations(inputs, episodes)
-        agents = make_agent_kit(recipe, inputs.codec, hidden=hidden)
+    async with asking(inputs, hidden) as make_evaluator:
         for model in models:
-            run_id = secrets.token_hex(4)
-            evaluator = make_evaluator(
-                inputs, run_id, nothing.fleet, nothing.waits, grader, conversations, agents
-            )
+            evaluator = make_evaluator()
             # Weights take as long as the disk needs.
             keep = partial(keep_answers, recipe, model, inputs.verifiers, store)
             evaluator.kept = await asyncio.to_thread(keep, regrades=arguments.regrade)
-            asking = _serve_for(inputs, model, evaluator, store, is_fresh=arguments.fresh)
-            async with asking as served:
+            serving = _serve_for(inputs, model, evaluator, store, is_fresh=arguments.fresh)
+            async with serving as served:
                 evaluator = evaluator.on(served.fleet, served.waits, served.opponents)
                 for eval_set in inputs.eval_sets:
                     await _give(eval_set, evaluator, model.label, comparison, is_fresh=arguments.fresh)
@@ -272,12 +253,7 @@ def _serve_for(
 
 
 async def _give(
-    eval_set: EvaluationSet,
-    evaluator: Evaluator,
-    label: str,
-    comparison: Comparison,
-    *,
-    is_fresh: bool,
+    eval_set: EvaluationSet, evaluator: Evaluator, label: str, comparison: Comparison, *, is_fresh: bool
 ) -> None:
     comparison.begin(label, eval_set)
     with stage(f"{eval_set.name} on {label}", eval_set.num_responses) as progress:

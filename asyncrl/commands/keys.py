@@ -5,11 +5,7 @@ import argparse
 from asyncrl.recipe.keys import markdown
 
 HELP = "Print every key of a recipe with its kind, default and documentation."
-EXAMPLES = (
-    "asyncrl keys",
-    "asyncrl keys rollout",
-    "asyncrl keys rollout.temperature",
-)
+EXAMPLES = ("asyncrl keys", "asyncrl keys rollout", "asyncrl keys rollout.temperature")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,11 +19,10 @@ from types import FrameType
 from asyncrl.commands.pages import OF_FAILURES, page_about, page_of
 from asyncrl.commands.parser import parse, parser_of
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.launch.python.caller import Caller, take_caller
-from asyncrl.system.distribution import check_distribution
 from asyncrl.system.network import loopback_direct
 from asyncrl.system.paths import unusable_path
-from asyncrl.system.streams import discard_output, guard_streams
+from asyncrl.system.places import check_distribution
+from asyncrl.system.streams import Caller, discard_output, guard_streams, take_caller
 
 OF_ALL_COMMANDS = "docs/README.md"
 COMMANDS = {

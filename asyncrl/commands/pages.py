@@ -6,107 +6,77 @@ import sys
 import traceback
 from collections.abc import Iterator
 
-_RECIPE = "asyncrl.recipe"
 OF_FAILURES = "docs/failures.md"
 PAGES = {
-    "asyncrl.algorithms": "docs/algorithms.md",
-    "asyncrl.launch.python": "docs/python.md",
-    "asyncrl.commands.algorithms": "docs/algorithms.md",
-    "asyncrl.commands.audit": "docs/audit.md",
-    "asyncrl.commands.chain": "docs/stages.md#chains",
-    "asyncrl.commands.chain_select": "docs/stages.md#chains",
-    "asyncrl.commands.chat": "docs/evaluation.md#turns-and-agents",
-    "asyncrl.commands.chat_answers": "docs/evaluation.md#turns-and-agents",
-    "asyncrl.commands.compare": "docs/report.md#compare-runs",
-    "asyncrl.commands.difficulty": "docs/recipes.md#rows-that-teach",
-    "asyncrl.commands.doctor": "docs/doctor.md",
-    "asyncrl.commands.eval": "docs/evaluation.md",
-    "asyncrl.commands.init": "docs/init.md",
-    "asyncrl.commands.journal": "docs/journal.md",
-    "asyncrl.commands.plan": "docs/planning.md",
-    "asyncrl.commands.plan_fits": "docs/planning.md",
-    "asyncrl.commands.report": "docs/report.md",
-    "asyncrl.commands.reproduce": "docs/report.md#train-a-step-again",
-    "asyncrl.commands.sandbox": "docs/sandbox.md",
-    "asyncrl.commands.select": "docs/stages.md#selection",
-    "asyncrl.commands.select_answers": "docs/stages.md#selection",
-    "asyncrl.commands.select_work": "docs/stages.md#selection",
-    "asyncrl.commands.serve": "docs/gpus.md#several-machines-without-ray",
-    "asyncrl.commands.servers": "docs/gpus.md#several-machines-without-ray",
-    "asyncrl.commands.status": "docs/page.md#is-my-run-alive",
-    "asyncrl.commands.track": "docs/trackers.md",
-    "asyncrl.commands.verify": "verifiers/README.md",
-    "asyncrl.commands.verify_data": "verifiers/README.md",
-    "asyncrl.commands.view": "docs/page.md",
-    "asyncrl.commands": "docs/recipes.md",
-    "asyncrl.controller": OF_FAILURES,
-    "asyncrl.data": "docs/recipes.md#rows",
-    "asyncrl.data.benchmarks": "docs/evaluation.md#benchmarks",
-    "asyncrl.data.column_copies": "docs/recipes.md#rows-that-teach",
-    "asyncrl.data.columns": "docs/recipes.md#data-as-it-is-published",
-    "asyncrl.data.gym": "docs/recipes.md#tasks-that-a-gym-makes",
-    "asyncrl.data.prompts": "docs/recipes.md#prompt-templates",
-    "asyncrl.evaluation": "docs/evaluation.md",
-    "asyncrl.evaluation.difficulty": "docs/recipes.md#rows-that-teach",
-    "asyncrl.examples": "docs/recipes.md#recipes-to-start-from",
-    "asyncrl.journal": "docs/journal.md",
-    "asyncrl.observe.alarms": "docs/alarms.md",
-    "asyncrl.launch": OF_FAILURES,
-    "asyncrl.launch.base_model": "docs/recipes.md#models",
-    "asyncrl.launch.doctor": "docs/doctor.md",
-    "asyncrl.launch.engine_options": "docs/gpus.md#more-of-sglangs-options",
-    "asyncrl.launch.evaluated_models": "docs/evaluation.md",
-    "asyncrl.launch.first_recipe": "docs/init.md",
-    "asyncrl.launch.placement": "docs/gpus.md#which-process-gets-which-gpus",
-    "asyncrl.launch.preflight": "docs/planning.md",
-    "asyncrl.launch.machine_check": "docs/planning.md",
-    "asyncrl.launch.remote_server": "docs/gpus.md#several-machines-without-ray",
-    "asyncrl.launch.servers": "docs/gpus.md#servers",
-    "asyncrl.launch.site": "docs/gpus.md#ray",
-    "asyncrl.launch.trial": "verifiers/README.md#a-verifier-of-your-own",
-    "asyncrl.launch.turn_trial": "docs/turns.md",
-    "asyncrl.loops": OF_FAILURES,
-    "asyncrl.model": "docs/models.md",
-    "asyncrl.model.supported": "docs/lora.md",
-    "asyncrl.observe": "docs/metrics.md",
-    "asyncrl.readers.planning": "docs/planning.md",
-    "asyncrl.readers.audit": "docs/audit.md",
-    "asyncrl.readers.chain": "docs/stages.md#chains",
-    "asyncrl.readers.compare": "docs/report.md#compare-runs",
-    "asyncrl.readers.page": "docs/page.md",
-    "asyncrl.readers.selection": "docs/stages.md#selection",
-    "asyncrl.readers.status": "docs/page.md#is-my-run-alive",
-    "asyncrl.readers.trackers": "docs/trackers.md",
-    _RECIPE: "docs/recipes.md",
-    "asyncrl.recipe.chain": "docs/stages.md#chains",
-    "asyncrl.replay": OF_FAILURES,
-    "asyncrl.rollout": OF_FAILURES,
-    "asyncrl.rollout.agents": "docs/agents.md",
-    "asyncrl.rollout.filter": "docs/algorithms.md",
-    "asyncrl.rollout.complete": "docs/algorithms.md",
-    "asyncrl.run": OF_FAILURES,
-    "asyncrl.run.chain": "docs/stages.md#chains",
-    "asyncrl.run.earlier": "docs/stages.md#from-one-stage-to-the-next",
-    "asyncrl.run.reproduction": "docs/report.md#train-a-step-again",
-    "asyncrl.run.status": "docs/page.md#is-my-run-alive",
-    "asyncrl.serving": "docs/gpus.md#servers",
-    "asyncrl.system": "docs/doctor.md",
-    "asyncrl.system.environment": "README.md",
-    "asyncrl.system.gpus": "docs/gpus.md",
-    "asyncrl.tasks": "docs/recipes.md#rows",
-    "asyncrl.tasks.demonstration": "docs/stages.md",
-    "asyncrl.tasks.demonstrations": "docs/stages.md",
-    "asyncrl.tasks.openings": "docs/turns.md",
-    "asyncrl.tasks.recorded": "docs/stages.md#a-critic-from-an-earlier-run",
-    "asyncrl.tasks.verifier_cache": "verifiers/README.md",
-    "asyncrl.trainer": OF_FAILURES,
-    "asyncrl.trainer.checkpoints": "docs/lora.md",
-    "asyncrl.trainer.parts": "docs/algorithms.md",
-    "asyncrl.trainer.step": "docs/algorithms.md",
-    "asyncrl.turns": "docs/turns.md",
-    "asyncrl.wire": "docs/gpus.md#several-machines-without-ray",
-    "sandbox": "docs/sandbox.md",
-    "verifiers": "verifiers/README.md",
+    module: page
+    for page, modules in {
+        "README.md": "asyncrl.system.environment",
+        "docs/agents.md": "asyncrl.rollout.agents",
+        "docs/alarms.md": "asyncrl.observe.alarms",
+        "docs/algorithms.md": (
+            "asyncrl.algorithms asyncrl.commands.algorithms asyncrl.rollout.complete "
+            "asyncrl.rollout.filter asyncrl.trainer.parts asyncrl.trainer.step"
+        ),
+        "docs/audit.md": "asyncrl.commands.audit asyncrl.readers.audit",
+        "docs/doctor.md": "asyncrl.commands.doctor asyncrl.launch.doctor asyncrl.system",
+        "docs/evaluation.md": "asyncrl.commands.eval asyncrl.evaluation asyncrl.launch.evaluated_models",
+        "docs/evaluation.md#benchmarks": "asyncrl.data.benchmarks",
+        "docs/evaluation.md#turns-and-agents": "asyncrl.commands.chat asyncrl.commands.chat_answers",
+        OF_FAILURES: (
+            "asyncrl.controller asyncrl.launch asyncrl.loops asyncrl.replay asyncrl.rollout asyncrl.run "
+            "asyncrl.trainer"
+        ),
+        "docs/gpus.md": "asyncrl.system.gpus",
+        "docs/gpus.md#more-of-sglangs-options": "asyncrl.launch.engine_options",
+        "docs/gpus.md#ray": "asyncrl.launch.site",
+        "docs/gpus.md#servers": "asyncrl.launch.servers asyncrl.serving",
+        "docs/gpus.md#several-machines-without-ray": (
+            "asyncrl.commands.serve asyncrl.commands.servers asyncrl.launch.engine_only asyncrl.wire"
+        ),
+        "docs/gpus.md#which-process-gets-which-gpus": "asyncrl.launch.placement",
+        "docs/init.md": "asyncrl.commands.init asyncrl.launch.first_recipe",
+        "docs/journal.md": "asyncrl.commands.journal asyncrl.journal",
+        "docs/lora.md": "asyncrl.model.supported asyncrl.trainer.checkpoints",
+        "docs/metrics.md": "asyncrl.observe",
+        "docs/models.md": "asyncrl.model",
+        "docs/page.md": "asyncrl.commands.view asyncrl.readers.page",
+        "docs/page.md#is-my-run-alive": "asyncrl.commands.status asyncrl.readers.status asyncrl.run.status",
+        "docs/planning.md": (
+            "asyncrl.commands.plan asyncrl.launch.meters.fits asyncrl.launch.machine_check "
+            "asyncrl.launch.preflight asyncrl.readers.planning"
+        ),
+        "docs/python.md": "asyncrl.launch.python",
+        "docs/recipes.md": "asyncrl.commands asyncrl.recipe",
+        "docs/recipes.md#data-as-it-is-published": "asyncrl.data.columns",
+        "docs/recipes.md#models": "asyncrl.launch.prepare",
+        "docs/recipes.md#prompt-templates": "asyncrl.data.prompts",
+        "docs/recipes.md#recipes-to-start-from": "asyncrl.examples",
+        "docs/recipes.md#rows": "asyncrl.data asyncrl.tasks",
+        "docs/recipes.md#rows-that-teach": (
+            "asyncrl.commands.difficulty asyncrl.data.column_copies asyncrl.evaluation.difficulty"
+        ),
+        "docs/recipes.md#tasks-that-a-gym-makes": "asyncrl.data.gym",
+        "docs/report.md": "asyncrl.commands.report",
+        "docs/report.md#compare-runs": "asyncrl.commands.compare asyncrl.readers.compare",
+        "docs/report.md#train-a-step-again": "asyncrl.commands.reproduce asyncrl.run.reproduction",
+        "docs/sandbox.md": "asyncrl.commands.sandbox sandbox",
+        "docs/stages.md": "asyncrl.tasks.demonstration asyncrl.tasks.demonstrations",
+        "docs/stages.md#a-critic-from-an-earlier-run": "asyncrl.tasks.recorded",
+        "docs/stages.md#chains": (
+            "asyncrl.commands.chain asyncrl.readers.chain asyncrl.recipe.chain asyncrl.run.chain"
+        ),
+        "docs/stages.md#from-one-stage-to-the-next": "asyncrl.run.earlier",
+        "docs/stages.md#selection": (
+            "asyncrl.commands.select asyncrl.commands.select_answers asyncrl.readers.selection"
+        ),
+        "docs/trackers.md": "asyncrl.commands.track asyncrl.readers.trackers",
+        "docs/turns.md": "asyncrl.launch.turn_trial asyncrl.tasks.openings asyncrl.turns",
+        "verifiers/README.md": (
+            "asyncrl.commands.verify asyncrl.commands.verify_data asyncrl.tasks.verifier_cache verifiers"
+        ),
+        "verifiers/README.md#a-verifier-of-your-own": "asyncrl.launch.trial",
+    }.items()
+    for module in modules.split()
 }
 """Module, or the package around it, to the page about its refusals. The longest name counts."""
 OF_THE_CALLER = (
@@ -128,7 +98,7 @@ def page_about(error: BaseException) -> str | None:
     for module in _raising(error):
         if module in OF_THE_CALLER or (page := page_of(module)) is None:
             continue
-        if page == PAGES[_RECIPE] and (key := _key_in(str(error))) is not None:
+        if page == PAGES["asyncrl.recipe"] and (key := _key_in(str(error))) is not None:
             return f"asyncrl keys {key}"
         return page
     return None

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from asyncrl.commands.arguments import add_recipe, check_has_tasks
 from asyncrl.commands.parser import number, whole
-from asyncrl.commands.plan_fits import fit_table, offer
 from asyncrl.errors import InputError
 from asyncrl.journal.packing import NUMBER_BYTES
-from asyncrl.launch.base_model import fetch_shape, fetch_side_shapes
+from asyncrl.launch.meters.fits import fit_table, offer
 from asyncrl.launch.meters.memory import (
     FULL_SHARE,
     SERVER_PROCESS_BYTES,
@@ -20,13 +19,10 @@ from asyncrl.launch.meters.memory import (
     trainer_memory,
 )
 from asyncrl.launch.placement import RUN, GpuMap, gpus_needed, place
+from asyncrl.launch.prepare import fetch_shape, fetch_side_shapes
 from asyncrl.model.column_bytes import ENTRY_BYTES, check_routing_replay, replayed_row_bytes
 from asyncrl.model.dtype import disk_notes, find_dtype, version_lines
-from asyncrl.model.memory import (
-    KINDS,
-    parameters_by_kind,
-    server_memory,
-)
+from asyncrl.model.memory import KINDS, parameters_by_kind, server_memory
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.side_models import side_recipe
 from asyncrl.model.source import is_of_hub
@@ -35,7 +31,7 @@ from asyncrl.model.weights import num_parameters
 from asyncrl.readers.planning.estimated import GPUS, LIKELY_GPU, find_device
 from asyncrl.readers.planning.report import find_source, forecast
 from asyncrl.readers.planning.step_budget import budget_table, load_of
-from asyncrl.recipe import Model, Recipe
+from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, shown
 from asyncrl.system.machine import machine_memory
 
@@ -107,11 +103,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 when it fits. Raises InputError when not."""
     recipe = load_recipe(arguments.recipe, arguments.overrides)
-    shape = read_model_shape(recipe)
+    path = Path(recipe.model.path)
+    if not is_of_hub(recipe.model) and not path.exists() and recipe.prepare is not None:
+        raise InputError(f"{path} is not made yet. `asyncrl train` makes it first; plan after that.")
+    shape = fetch_shape(recipe)
     check_routing_replay(recipe, shape)
     if arguments.simulate or arguments.gpus is not None:
         check_has_tasks(recipe, "asyncrl plan --simulate")
-        print(_forecast(recipe, shape, arguments))
+        source = find_source(
+            recipe,
+            shape,
+            device=arguments.device,
+            is_elsewhere=arguments.gpus is not None or arguments.gpu_memory_gb is not None,
+            longest_prompt=arguments.longest_prompt,
+            pass_rates=arguments.pass_rates,
+        )
+        print(forecast(source, num_gpus=arguments.gpus, num_steps=arguments.steps))
         return 0
     longest, size = arguments.longest_prompt, arguments.gpu_memory_gb
     if arguments.fit:
@@ -133,35 +140,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _forecast(recipe: Recipe, shape: ModelShape, arguments: argparse.Namespace) -> str:
-    source = find_source(
-        recipe,
-        shape,
-        device=arguments.device,
-        is_elsewhere=arguments.gpus is not None or arguments.gpu_memory_gb is not None,
-        longest_prompt=arguments.longest_prompt,
-        pass_rates=arguments.pass_rates,
-    )
-    return forecast(source, num_gpus=arguments.gpus, num_steps=arguments.steps)
-
-
-def read_model_shape(recipe: Recipe) -> ModelShape:
-    path = Path(recipe.model.path)
-    if not is_of_hub(recipe.model) and not path.exists() and recipe.prepare is not None:
-        raise InputError(f"{path} is not made yet. `asyncrl train` makes it first; plan after that.")
-    return fetch_shape(recipe)
-
-
 def describe(
     recipe: Recipe, shape: ModelShape, gpus: GpuMap | None = None, *, longest_prompt: int | None = None
 ) -> str:
     """All lines of the plan: memory where each process computes, and with GPUs that of the host apart. `gpus`
     is what runs where on this machine, None for any other that has GPUs."""
     dtype = find_dtype(recipe, shape)
+    name = recipe.model.path if is_of_hub(recipe.model) else shown(Path(recipe.model.path))
     on_gpu = gpus is None or gpus.uses_gpus
     return "\n".join(
         [
-            f"model      {_model_name(recipe.model)}: {shape.architecture}, {dtype}",
+            f"model      {name}: {shape.architecture}, {dtype}",
             *_parameter_lines(recipe, shape),
             *_gpu_lines(recipe, gpus),
             *_trainer_lines(recipe, shape, longest_prompt, on_gpu),
@@ -174,10 +163,6 @@ def describe(
             f"staleness  at most {recipe.rollout.max_staleness} (rollout.max_staleness)",
         ]
     )
-
-
-def _model_name(section: Model) -> str:
-    return section.path if is_of_hub(section) else str(shown(Path(section.path)))
 
 
 def check_fits(

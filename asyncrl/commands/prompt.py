@@ -15,7 +15,7 @@ from asyncrl.commands.parser import whole
 from asyncrl.data.row_use import RowUse
 from asyncrl.data.rows import Row, Unanswered, grader_of, heldout_rows, train_rows
 from asyncrl.errors import InputError
-from asyncrl.launch.base_model import fetch_model
+from asyncrl.launch.prepare import fetch_model
 from asyncrl.model.folder import read_shape
 from asyncrl.model.source import model_folder
 from asyncrl.model.tokenizer import TextCodec
@@ -33,66 +33,16 @@ from asyncrl.turns.kit import read_kit
 from asyncrl.turns.shown import turn_lines
 from verifiers.golds import parse_gold
 
-# In a terminal that has no colors, or in a file, the learned parts stand between marks.
-LEARNED = "black on green"
-MARKS = ("[learned:", "]")
-
-
-def learned_text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) -> str:
-    """Raises InputError for a row that there is not, and for one that cannot be learned."""
-    folder = model_folder(recipe.model)
-    shape, rendered = read_shape(folder), RunFolder(recipe.folder()).rendering_time()
-    codec = TextCodec(folder, now=rendered, template_arguments=recipe.chat_template_kwargs())
-    key, split = ("data.heldout", "test") if is_heldout else ("data.train", "train")
-    limit = recipe.model.context_tokens or shape.max_positions
-    reader = DemonstrationReader(key, split, recipe, codec, limit, shape.vocab_size)
-    sources = recipe.data.heldout_sources() if is_heldout else recipe.data.train_sources()
-    rows = ((row, source) for source in sources for row in reader.rows(source) if reader.is_wanted(row))
-    found = next(itertools.islice(rows, number - 1, None), None) if number > 0 else None
-    if found is None:
-        raise InputError(f"--row is {number}, but {key} has no such row.")
-    row, source = found
-    made = reader.demonstration(row, source)
-    is_colored = sys.__stdout__ is not None and sys.__stdout__.isatty()
-    shown = "in color" if is_colored else f"between {MARKS[0]} and {MARKS[1]}"
-    lines = [f"row        {row.where}"]
-    titles = ("chosen", "rejected") if isinstance(made, Pair) else ("tokens",)
-    for title, line in zip(titles, made.lines(), strict=True):
-        learned = sum(len(part.tokens) for part in line.parts if part.is_learned)
-        lines += [
-            f"{title:10} {line.num_tokens()} tokens of at most {limit}; {learned} are learned, {shown}:",
-            "-" * 80,
-            _text_prompt_learned(codec, line.parts, is_colored=is_colored),
-            "-" * 80,
-            *([_table(codec, line.parts)] if has_tokens else []),
-        ]
-    return "\n".join(lines)
-
-
-def _text_prompt_learned(codec: TextCodec, parts: tuple[Part, ...], *, is_colored: bool) -> str:
-    texts = [(codec.exact_text(part.tokens.tolist()), part.is_learned) for part in parts]
-    if not is_colored:
-        return "".join(f"{MARKS[0]}{text}{MARKS[1]}" if is_learned else text for text, is_learned in texts)
-    console = Console(force_terminal=True, highlight=False, soft_wrap=True)
-    with console.capture() as captured:
-        console.print(Text.assemble(*((text, LEARNED if is_learned else "") for text, is_learned in texts)))
-    return captured.get().rstrip("\n")
-
-
-def _table(codec: TextCodec, parts: tuple[Part, ...]) -> str:
-    rows = [(token, part.is_learned) for part in parts for token in part.tokens]
-    return "\n".join(
-        f"{'learned' if is_learned else 'context':>9}  {token:>7}  "
-        f"{json.dumps(codec.exact_text([token]), ensure_ascii=False)}"
-        for token, is_learned in rows
-    )
-
-
 HELP = "Print exactly what the model sees of one row: text, tokens, what stops it, the gold and its verifier."
 EXAMPLES = (
     "asyncrl prompt recipes/r1_zero_arithmetic_cpu.yaml",
     "asyncrl prompt recipes/r1_zero_arithmetic_cpu.yaml --heldout --row 3 --tokens",
 )
+
+
+# In a terminal that has no colors, or in a file, the learned parts stand between marks.
+LEARNED = "black on green"
+MARKS = ("[learned:", "]")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -121,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) -> str:
     recipe = fetch_model(recipe)
     if recipe.learns_from_rows():
-        return learned_text(recipe, number, is_heldout=is_heldout, has_tokens=has_tokens)
+        return _learned_text(recipe, number, is_heldout=is_heldout, has_tokens=has_tokens)
     row, num_left_out = _found_row(recipe, number, is_heldout=is_heldout)
     if isinstance(row, Unanswered):
         raise InputError(row.complaint)
@@ -142,20 +92,21 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
     except InputError as error:
         raise InputError(f"{row.where}: {error}") from error
     written = recipe.prompt.template if recipe.prompt is not None else None
-    name = "none" if written is None else json.dumps(written, ensure_ascii=False)
+    name = "none" if written is None else _quoted(written)
     given = recipe.chat_template_kwargs()
     options = f" {json.dumps(dict(row.verifier.options), default=str)}" if row.verifier.options else ""
+    kept = f"row {number} of those that it keeps; it leaves out {num_left_out} before it"
     lines = [
         f"row        {row.where}",
-        *([f"filter     {_filtered(recipe, number, num_left_out)}"] if is_filtered else []),
+        *([f"filter     {recipe.data.filter}: {kept}"] if is_filtered else []),
         f"template   {name}",
-        *([f"told       {json.dumps(given, ensure_ascii=False)}"] if given else []),
+        *([f"told       {_quoted(given)}"] if given else []),
         f"prompt     {len(tokens)} tokens, between the lines:",
         "-" * 80,
         # Decoded from the tokens: what the tokenizer adds is seen, too.
         codec.exact_text(tokens),
         "-" * 80,
-        *([_token_table(codec, tokens)] if has_tokens else []),
+        *(["tokens", *(f"{each:>9}  {_quoted(codec.piece(each))}" for each in tokens)] if has_tokens else []),
         f"stops at   {_stops(recipe, codec, is_heldout=is_heldout)}",
         *(
             turn_lines(kit, recipe.turns, is_rendered=recipe.renders_history())
@@ -163,17 +114,11 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
             else []
         ),
         *_agent_lines(recipe),
-        f"gold       {json.dumps(row.answer, ensure_ascii=False, default=str)}",
+        f"gold       {_quoted(row.answer)}",
         *([] if row.environment is None else [f"turns of   {row.environment.name}"]),
         f"verifier   {row.verifier.name}{options}{_complaint(recipe, row)}",
     ]
     return "\n".join(lines)
-
-
-def _filtered(recipe: Recipe, number: int, num_left_out: int) -> str:
-    return (
-        f"{recipe.data.filter}: row {number} of those that it keeps; it leaves out {num_left_out} before it"
-    )
 
 
 def _agent_lines(recipe: Recipe) -> list[str]:
@@ -216,16 +161,11 @@ def _found_row(recipe: Recipe, number: int, *, is_heldout: bool) -> tuple[Row | 
     raise InputError(f"--row is {number}, but {key} has {read} rows{kept}.")
 
 
-def _token_table(codec: TextCodec, tokens: tuple[int, ...]) -> str:
-    pieces = [f"{token:>9}  {json.dumps(codec.piece(token), ensure_ascii=False)}" for token in tokens]
-    return "\n".join(["tokens", *pieces])
-
-
 def _stops(recipe: Recipe, codec: TextCodec, *, is_heldout: bool) -> str:
     own = recipe.evaluation.max_new_tokens if is_heldout else None
     section, limit = ("rollout", recipe.rollout.max_new_tokens) if own is None else ("evaluation", own)
     stops = [f"{codec.piece(token)} ({token})" for token in codec.stop_token_ids]
-    stops += [json.dumps(text, ensure_ascii=False) for text in codec.stop.strings]
+    stops += map(_quoted, codec.stop.strings)
     return f"{', '.join(stops)}, or after {limit} tokens ({section}.max_new_tokens)"
 
 
@@ -239,3 +179,53 @@ def _complaint(recipe: Recipe, row: Row) -> str:
     finally:
         verifiers.close()
     return ""
+
+
+def _learned_text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) -> str:
+    """Raises InputError for a row that there is not, and for one that cannot be learned."""
+    folder = model_folder(recipe.model)
+    shape, rendered = read_shape(folder), RunFolder(recipe.folder()).rendering_time()
+    codec = TextCodec(folder, now=rendered, template_arguments=recipe.chat_template_kwargs())
+    key, split = ("data.heldout", "test") if is_heldout else ("data.train", "train")
+    limit = recipe.model.context_tokens or shape.max_positions
+    reader = DemonstrationReader(key, split, recipe, codec, limit, shape.vocab_size)
+    sources = recipe.data.heldout_sources() if is_heldout else recipe.data.train_sources()
+    rows = ((row, source) for source in sources for row in reader.rows(source) if reader.is_wanted(row))
+    found = next(itertools.islice(rows, number - 1, None), None) if number > 0 else None
+    if found is None:
+        raise InputError(f"--row is {number}, but {key} has no such row.")
+    row, source = found
+    made = reader.demonstration(row, source)
+    is_colored = sys.__stdout__ is not None and sys.__stdout__.isatty()
+    shown = "in color" if is_colored else f"between {MARKS[0]} and {MARKS[1]}"
+    lines = [f"row        {row.where}"]
+    titles = ("chosen", "rejected") if isinstance(made, Pair) else ("tokens",)
+    for title, line in zip(titles, made.lines(), strict=True):
+        learned = sum(len(part.tokens) for part in line.parts if part.is_learned)
+        lines += [
+            f"{title:10} {line.num_tokens()} tokens of at most {limit}; {learned} are learned, {shown}:",
+            "-" * 80,
+            _text_prompt_learned(codec, line.parts, is_colored=is_colored),
+            "-" * 80,
+            *(_token_lines(codec, line.parts) if has_tokens else []),
+        ]
+    return "\n".join(lines)
+
+
+def _text_prompt_learned(codec: TextCodec, parts: tuple[Part, ...], *, is_colored: bool) -> str:
+    texts = [(codec.exact_text(part.tokens.tolist()), part.is_learned) for part in parts]
+    if not is_colored:
+        return "".join(f"{MARKS[0]}{text}{MARKS[1]}" if is_learned else text for text, is_learned in texts)
+    console = Console(force_terminal=True, highlight=False, soft_wrap=True)
+    with console.capture() as captured:
+        console.print(Text.assemble(*((text, LEARNED if is_learned else "") for text, is_learned in texts)))
+    return captured.get().rstrip("\n")
+
+
+def _token_lines(codec: TextCodec, parts: tuple[Part, ...]) -> list[str]:
+    rows = [(token, "learned" if part.is_learned else "context") for part in parts for token in part.tokens]
+    return [f"{use:>9}  {token:>7}  {_quoted(codec.exact_text([token]))}" for token, use in rows]
+
+
+def _quoted(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -4,10 +4,8 @@ import argparse
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.placement import place
-from asyncrl.launch.rank_processes import run_ranks
-from asyncrl.recipe import Recipe
+from asyncrl.launch.prepare import fetch_model, run_ranks
 from asyncrl.run.folder import first_difference, read_run_recipe
 from asyncrl.run.reproduction import plan_reproduction
 from asyncrl.system.words import as_written
@@ -34,7 +32,12 @@ def run(arguments: argparse.Namespace) -> int:
     path: Path = arguments.run
     written = read_run_recipe(path)
     recipe = plan_reproduction(path, arguments.step).recipe
-    _refuse_changes(path, written, recipe)
+    if (changed := first_difference(recipe, written)) is not None:
+        key, old, new = changed
+        raise InputError(
+            f"{path}/recipe.yaml says {key} = {as_written(new)}, but the run was trained with "
+            f"{as_written(old)}. Put the old value back to reproduce its steps."
+        )
     fetch_model(recipe)
     gpus = place(recipe, ("trainer",))
     words = ["--run-folder", str(path), "--step", str(arguments.step)]
@@ -45,13 +48,3 @@ def _step(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} is no step, such as 12")
     return int(text)
-
-
-def _refuse_changes(run: Path, written: Recipe, trained: Recipe) -> None:
-    changed = first_difference(trained, written)
-    if changed is not None:
-        key, old, new = changed
-        raise InputError(
-            f"{run}/recipe.yaml says {key} = {as_written(new)}, but the run was trained with "
-            f"{as_written(old)}. Put the old value back to reproduce its steps."
-        )

@@ -14,10 +14,7 @@ from sandbox.result import SandboxError, Tier
 from sandbox.settings import SandboxSettings
 
 HELP = "See what isolation this machine offers to untrusted programs."
-EXAMPLES = (
-    "asyncrl sandbox doctor",
-    "asyncrl sandbox doctor --tier landlock --json",
-)
+EXAMPLES = ("asyncrl sandbox doctor", "asyncrl sandbox doctor --tier landlock --json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

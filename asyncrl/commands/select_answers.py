@@ -7,20 +7,19 @@ answers: a second call asks only for what is missing.
 import asyncio
 import dataclasses
 import itertools
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from rich.console import Console
 
-from asyncrl.controller.inputs import Inputs, make_evaluator
+from asyncrl.controller.inputs import Inputs
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluator import Evaluator
 from asyncrl.evaluation.kept_answers import Slot
 from asyncrl.evaluation.result import GradedResponse
 from asyncrl.journal.kept_answers import AnswerStore
-from asyncrl.launch.engine_only import serve_folder, serve_nothing
+from asyncrl.launch.engine_only import asking, serve_folder, serve_nothing
 from asyncrl.launch.evaluated_models import (
     BASE,
     LAST,
@@ -32,13 +31,11 @@ from asyncrl.launch.evaluated_models import (
 )
 from asyncrl.launch.preflight import read_training_inputs
 from asyncrl.launch.servers import check_ports
-from asyncrl.loops import background
 from asyncrl.observe.terminal.stage import stage
 from asyncrl.readers.audit.grading import AuditTasks
 from asyncrl.readers.selection.candidate import Candidate, GeneratedTokens
 from asyncrl.recipe import Recipe
 from asyncrl.records import Finish, PolicyVersion, Task
-from asyncrl.rollout.grade import Grader
 from asyncrl.tasks.order import TaskTable
 
 RESPONSES_AT_ONCE = 4096
@@ -94,28 +91,19 @@ class Answers:
         """Row id -> as many responses as it lacks; none for a row that cannot be asked. `other` grades them,
         in place of the rows' verifiers. Raises EvaluationFailed."""
         recipe = self.inputs.recipe
-        grader = Grader(
-            recipe.verifying, self.inputs.verifiers, max_fault_retries=recipe.rollout.max_fault_retries
-        )
-        watching = background(grader.waits.watch(), "waits for verdicts")
         found: dict[str, list[Candidate]] = {}
         # Weights take as long as the disk needs.
         keep = partial(keep_answers, recipe, self.model, self.inputs.verifiers, regrades=False)
         with AnswerStore(answers_file(recipe)) as store:
-            async with grader, watching, serve_nothing() as nothing:
-                evaluator = make_evaluator(
-                    self.inputs, secrets.token_hex(4), nothing.fleet, nothing.waits, grader, None, None
-                )
+            async with asking(self.inputs) as make_evaluator:
                 evaluator = dataclasses.replace(
-                    evaluator,
+                    make_evaluator(),
                     sampling=self.inputs.rollout_sampling(),
                     codec=self.inputs.codec,
                     kept=await asyncio.to_thread(keep, store=store),
                 )
-                is_kept = all(
-                    not _num_missing(evaluator, tasks, number)
-                    for tasks, number in self._parts(lacking, other)
-                )
+                parts = self._parts(lacking, other)
+                is_kept = all(not _num_missing(evaluator, tasks, number) for tasks, number in parts)
                 # Servers of an earlier seed would draw the samples again that are kept.
                 serving = (
                     serve_nothing()
@@ -123,7 +111,7 @@ class Answers:
                     else serve_folder(recipe, self.model.folder, seed=store.new_seed(recipe.seed))
                 )
                 async with serving as served:
-                    evaluator = dataclasses.replace(evaluator, fleet=served.fleet, waits=served.waits)
+                    evaluator = evaluator.on(served.fleet, served.waits, {})
                     await self._ask(evaluator, lacking, other, found, store)
         return found
 

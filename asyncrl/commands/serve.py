@@ -8,7 +8,7 @@ from pathlib import Path
 from asyncrl.commands.pages import say_failure
 from asyncrl.commands.parser import whole
 from asyncrl.errors import InputError, ServerError
-from asyncrl.launch.remote_server import fetch_server, serve
+from asyncrl.launch.engine_only import fetch_server, serve
 from asyncrl.observe.terminal.table import warn_on_stderr
 from asyncrl.recipe.sections.serving import LOOPBACK
 from asyncrl.system.machine import outward_address

@@ -17,10 +17,7 @@ HELP = (
     "0 it runs, finished or has not started, 1 it failed or died, 2 no run folder, 3 it was stopped before "
     "its end."
 )
-EXAMPLES = (
-    "asyncrl status runs/r1_zero_arithmetic_cpu",
-    "asyncrl status runs/r1_zero_arithmetic_cpu --json",
-)
+EXAMPLES = ("asyncrl status runs/r1_zero_arithmetic_cpu", "asyncrl status runs/r1_zero_arithmetic_cpu --json")
 EXIT_CODES = {"failed": 1, "no longer running": 1, "stopped": 3}
 
 

@@ -17,12 +17,11 @@ from asyncrl.commands.pages import say_failure
 from asyncrl.errors import AsyncrlError, DiskError, InputError
 from asyncrl.journal.starts import RunEnd
 from asyncrl.launch import local
-from asyncrl.launch.base_model import fetch_model_to_train
 from asyncrl.launch.evaluated_models import usable_versions
 from asyncrl.launch.machine_check import check_machine
 from asyncrl.launch.placement import GpuMap, place
 from asyncrl.launch.preflight import read_inputs
-from asyncrl.launch.prepare import prepare_and_fetch
+from asyncrl.launch.prepare import fetch_model_to_train, prepare_and_fetch
 from asyncrl.launch.restarts import first_cause
 from asyncrl.launch.stopping import INTERRUPTED, LastResort, phases_of_stop
 from asyncrl.observe.terminal.table import has_terminal, warn_on_stderr

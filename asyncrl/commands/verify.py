@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from asyncrl.commands.parser import number, whole
-from asyncrl.commands.standard_input import in_thread, lines
 from asyncrl.errors import InputError
 from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.system.files import decoded
 from asyncrl.system.paths import nearest_path, why
+from asyncrl.system.streams import in_thread, lines
 from sandbox.cgroup import available_cores
 from verifiers.contract import check_contract
 from verifiers.files import GradingSummary, ResponseRow, RowError, grade_rows, read_rows, verdict_fields
@@ -27,10 +27,7 @@ from verifiers.pool import VerifierPool
 from verifiers.registry import VERIFIERS, load_verifier
 
 HELP = "Grade rows of answers with a verifier, or check that a verifier keeps the contract."
-EXAMPLES = (
-    "asyncrl verify answers.jsonl --verifier math",
-    "asyncrl verify --contract exact",
-)
+EXAMPLES = ("asyncrl verify answers.jsonl --verifier math", "asyncrl verify --contract exact")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,14 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verifier", default="math", metavar="NAME", help="built-in, module:Name or ./file.py:Name"
     )
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="settings",
-        help="an option of the verifier",
-    )
+    add_settings(parser, "an option of the verifier")
     parser.add_argument(
         "--workers", type=whole(1), default=min(4, available_cores()), help="worker processes"
     )
@@ -89,13 +79,18 @@ def _said(error: ValueError | OSError, file: str | None) -> str:
     return f"{error.filename or file} cannot be read: {why(error)}.{meant}"
 
 
+def add_settings(parser: argparse._ActionsContainer, help: str) -> None:
+    """Parsed to `settings`, for `parse_settings`."""
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="settings", help=help)
+
+
 def parse_settings(settings: list[str]) -> dict[str, object]:
-    """key=value pairs; a value that is JSON is read as such, all else is a string."""
+    """key=value pairs; a value that is JSON is read as such, all else is a string. Raises InputError."""
     options: dict[str, object] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
         if not equals or not key:
-            raise ValueError(f"--set {setting!r}: expected KEY=VALUE.")
+            raise InputError(f"--set {setting!r}: expected KEY=VALUE.")
         try:
             options[key] = json.loads(value)
         except ValueError:

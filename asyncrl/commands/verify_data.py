@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -105,7 +104,15 @@ def _asked(arguments: argparse.Namespace) -> tuple[Verifying, list[_Asked]]:
 def _report(asked: _Asked, verifying: Verifying, num_workers: int) -> tuple[DataReport, int]:
     """The report, and how many rows data.filter leaves out of it."""
     rows, unanswered = [], []
-    takes_task = _takes_task(VerifierCache(verifying.own_files()))
+    verifiers = VerifierCache(verifying.own_files())
+
+    def takes_task(spec: VerifierSpec) -> bool:
+        try:
+            return verifiers.takes_task(spec)
+        except InputError:
+            # The report tells of a verifier that cannot be loaded.
+            return False
+
     use = RowUse(takes_task=takes_task, picked=asked.choice.columns())
     read = rows_of([asked.source], asked.key, verifying, use, split=asked.split, grader=asked.grader)
     wanted = WantedRows(read, asked.choice)
@@ -120,18 +127,6 @@ def _report(asked: _Asked, verifying: Verifying, num_workers: int) -> tuple[Data
     report.num_rows += len(unanswered)
     report.unreadable = [*unanswered, *report.unreadable]
     return report, wanted.num_left_out
-
-
-def _takes_task(verifiers: VerifierCache) -> Callable[[VerifierSpec], bool]:
-    """Whether rows of a verifier keep their columns; of one that cannot be loaded the report tells."""
-
-    def takes(spec: VerifierSpec) -> bool:
-        try:
-            return verifiers.takes_task(spec)
-        except InputError:
-            return False
-
-    return takes
 
 
 async def _check(rows: list[GoldRow], workers: int, timeout_seconds: float, folder: Path) -> DataReport:

@@ -11,10 +11,7 @@ from asyncrl.readers.page.app import export, serve
 from asyncrl.readers.page.runs import Runs
 
 HELP = "Watch runs on a local page: curves, servers, each trajectory token by token and what happened to it."
-EXAMPLES = (
-    "asyncrl view runs",
-    "asyncrl view runs/r1_zero_arithmetic_cpu --export page.html",
-)
+EXAMPLES = ("asyncrl view runs", "asyncrl view runs/r1_zero_arithmetic_cpu --export page.html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,12 +51,10 @@ async def _serve(runs: Runs, port: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, until.set)
     try:
-        await serve(runs, port=port, until=until, ready=_announce)
+        await serve(
+            runs, port=port, until=until, ready=lambda url: print(f"{url}  (Ctrl-C to stop)", flush=True)
+        )
     except (OSError, OverflowError) as error:
         raise InputError(
             f"--port {port} cannot be used ({error}). Choose another, or 0 for a free one."
         ) from error
-
-
-def _announce(url: str) -> None:
-    print(f"{url}  (Ctrl-C to stop)", flush=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from asyncrl.errors import InputError, did_you_mean
 from asyncrl.evaluation.kept_answers import KeptAnswers, weights_digest
 from asyncrl.journal.kept_answers import AnswerStore
-from asyncrl.launch.base_model import export_steps
+from asyncrl.launch.prepare import export_steps
 from asyncrl.model.dtype import with_dtype
 from asyncrl.model.folder import read_shape
 from asyncrl.model.source import model_folder
@@ -53,12 +53,13 @@ def find_models(recipe: Recipe, places: Sequence[str], checkpoints: Sequence[Pat
         version = None if place == BASE else _version(place, run, kept)
         names.setdefault(version, []).extend([place] if place in (BEST, LAST) else [])
     _export(run, [version for version in names if version is not None])
-    models = [
-        EvaluatedModel(BASE, model_folder(recipe.model))
-        if version is None
-        else EvaluatedModel(_label(version, aliases), export_path(run, version))
-        for version, aliases in names.items()
-    ]
+    models = []
+    for version, aliases in names.items():
+        if version is None:
+            models.append(EvaluatedModel(BASE, model_folder(recipe.model)))
+        else:
+            label = f"step {version}" + (f" ({', '.join(dict.fromkeys(aliases))})" if aliases else "")
+            models.append(EvaluatedModel(label, export_path(run, version)))
     models += [_given(path) for path in checkpoints]
     _check_tokenizers(models)
     return models
@@ -68,7 +69,11 @@ def usable_versions(run: Path) -> list[PolicyVersion]:
     """Versions of `run` that can be evaluated, ascending."""
     status = read_status(run)
     is_training = status is not None and is_running(status)
-    return [version for version in saved_versions(run / CHECKPOINTS) if _is_usable(run, version, is_training)]
+    return [
+        version
+        for version in saved_versions(run / CHECKPOINTS)
+        if export_path(run, version).is_dir() or (not is_training and _is_saved_whole(run, version))
+    ]
 
 
 def newest_model(run: Path) -> Path | None:
@@ -78,12 +83,6 @@ def newest_model(run: Path) -> Path | None:
         return None
     _export(run, kept[-1:])
     return export_path(run, kept[-1])
-
-
-def _is_usable(run: Path, version: PolicyVersion, is_training: bool) -> bool:
-    if export_path(run, version).is_dir():
-        return True
-    return not is_training and _is_saved_whole(run, version)
 
 
 def _is_saved_whole(run: Path, version: PolicyVersion) -> bool:
@@ -128,10 +127,6 @@ def _version(place: str, run: Path, kept: Sequence[PolicyVersion]) -> PolicyVers
     return int(place)
 
 
-def _label(version: PolicyVersion, aliases: Sequence[str]) -> str:
-    return f"step {version}" + (f" ({', '.join(dict.fromkeys(aliases))})" if aliases else "")
-
-
 def _is_model(path: Path) -> bool:
     return (path / "config.json").is_file()
 
@@ -148,18 +143,14 @@ def _given(path: Path) -> EvaluatedModel:
 
 
 def _check_tokenizers(models: Sequence[EvaluatedModel]) -> None:
-    digests = [_tokenizer_digest(model.folder) for model in models]
+    files = [model.folder / "tokenizer.json" for model in models]
+    digests = [sha256_of(file) if file.is_file() else None for file in files]
     for model, digest in zip(models, digests, strict=True):
         if digest != digests[0]:
             raise InputError(
                 f"{model.label} ({shown(model.folder)}) has another tokenizer.json than {models[0].label} "
                 f"({shown(models[0].folder)}), so the two cannot be asked the same. Evaluate them one by one."
             )
-
-
-def _tokenizer_digest(folder: Path) -> str | None:
-    file = folder / "tokenizer.json"
-    return sha256_of(file) if file.is_file() else None
 
 
 def answers_file(recipe: Recipe) -> Path:

@@ -37,12 +37,11 @@ from asyncrl.journal.starts import (
     words_of_change,
 )
 from asyncrl.journal.writer import Journal
-from asyncrl.launch.alike import start_like
 from asyncrl.launch.meters.memory import MemoryMeter
 from asyncrl.launch.meters.usage import UsageMeter, metering
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.restarts import failure_recorded, first_cause, keep_training, record_cause, wait_for_start
-from asyncrl.launch.servers import LocalServers, server_needs
+from asyncrl.launch.servers import LocalServers, server_needs, start_like
 from asyncrl.launch.site.site import ControllerDisk, LocalSite, Site, trainer_needs
 from asyncrl.launch.stopping import LastResort, stop_on_signals
 from asyncrl.launch.terminal_and_file import TerminalAndFile
@@ -82,12 +81,17 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
     those of one that cannot be kept alive. Every process has ended when this returns or raises.
     """
     recipe = inputs.recipe
-    _say_that_it_starts(folder, recipe)
+    # In place of what an earlier start left in status.json. A disk that refuses is told of later.
+    with contextlib.suppress(OSError):
+        status = starting(step=folder.resumption.version, total_steps=recipe.trainer.num_steps)
+        write_status(folder.path, status)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(failure_recorded(folder.path))
         journal = Journal(folder.journal)
         stack.callback(journal.close)
-        keys = _make_keys(stack, recipe, folder.token)
+        keys = read_keys(new_token(), recipe.serving.api_key_variable)
+        write_token(folder.token, keys.token)
+        stack.callback(folder.token.unlink, missing_ok=True)
         session = await stack.enter_async_context(new_session(keys))
         site = await _open_site(stack, recipe, gpus)
         recipe = _reachable(recipe, site)
@@ -130,8 +134,22 @@ async def train(inputs: Inputs, folder: RunFolder, last_resort: LastResort, *, g
         _record_start(journal, inputs, folder, digests)
         await stack.enter_async_context(_metering(journal, inputs, folder, servers, trainers, gpus, memory))
         _say_what_resumes(controller, folder, metrics, changed)
-        _warn_of_one_disk(recipe, path, site)
-        await stack.enter_async_context(_make_status(controller, folder).running())
+        if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
+            log.warning(
+                "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so is the run, "
+                "and only there does the same command resume.",
+                *(path, site.address),
+            )
+        status_writer = StatusWriter(
+            folder.path,
+            version=folder.resumption.version,
+            total_steps=recipe.trainer.num_steps,
+            queue=controller.queue,
+            fleet=controller.fleet,
+            waits=controller.context.waits,
+            state=controller.context.state,
+        )
+        await stack.enter_async_context(status_writer.running())
         stack.push_async_callback(_end_processes, servers, trainers)
         await _run(controller, servers, trainers, folder, metrics, events, last_resort)
         if not controller.context.state.is_stopped:
@@ -154,13 +172,6 @@ def _outcome(state: RunPhase) -> Outcome:
     return "unmeasured"
 
 
-def _say_that_it_starts(folder: RunFolder, recipe: Recipe) -> None:
-    """In place of what an earlier start left in status.json. A disk that refuses is told of later."""
-    status = starting(step=folder.resumption.version, total_steps=recipe.trainer.num_steps)
-    with contextlib.suppress(OSError):
-        write_status(folder.path, status)
-
-
 def _open_observer(
     stack: contextlib.AsyncExitStack,
     recipe: Recipe,
@@ -173,9 +184,7 @@ def _open_observer(
     """Opens the observer of the run; its alarms know what earlier starts measured and reported."""
     alarms = AlarmWatch(
         rules_of(
-            recipe.alarms,
-            groups_per_batch=recipe.rollout.groups_per_batch,
-            critic_clip=recipe.critic_clip(),
+            recipe.alarms, groups_per_batch=recipe.rollout.groups_per_batch, critic_clip=recipe.critic_clip()
         ),
         run=folder.path.absolute().name,
     )
@@ -188,25 +197,8 @@ def _open_observer(
     )
 
 
-def _make_status(controller: Controller, folder: RunFolder) -> StatusWriter:
-    return StatusWriter(
-        folder.path,
-        version=folder.resumption.version,
-        total_steps=controller.recipe.trainer.num_steps,
-        queue=controller.queue,
-        fleet=controller.fleet,
-        waits=controller.context.waits,
-        state=controller.context.state,
-    )
-
-
 async def _place_servers(
-    recipe: Recipe,
-    logs: Path,
-    session: aiohttp.ClientSession,
-    changes: ServerChanges,
-    keys: Keys,
-    site: Site,
+    recipe: Recipe, logs: Path, session: aiohttp.ClientSession, changes: ServerChanges, keys: Keys, site: Site
 ) -> LocalServers:
     """The run's servers where `site` has room for them, not yet started. Raises InputError."""
     num_evaluation = recipe.evaluation.num_servers
@@ -224,24 +216,6 @@ async def _place_servers(
         site=site,
         places=await site.place(needs),
     )
-
-
-def _warn_of_one_disk(recipe: Recipe, run_folder: Path, site: Site) -> None:
-    if recipe.cluster.backend == "ray" and not recipe.cluster.shared_disk:
-        log.warning(
-            "%s is on the node %s alone (cluster.shared_disk is false): if that is lost, so is the run, and "
-            "only there does the same command resume.",
-            run_folder,
-            site.address,
-        )
-
-
-def _make_keys(stack: contextlib.AsyncExitStack, recipe: Recipe, token_file: Path) -> Keys:
-    """With a new token, which is in its file until `stack` is closed."""
-    keys = read_keys(new_token(), recipe.serving.api_key_variable)
-    write_token(token_file, keys.token)
-    stack.callback(token_file.unlink, missing_ok=True)
-    return keys
 
 
 async def _open_site(stack: contextlib.AsyncExitStack, recipe: Recipe, gpus: GpuMap) -> Site:

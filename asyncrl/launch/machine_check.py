@@ -27,9 +27,9 @@ from asyncrl.model.weights import num_parameters
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.serving import ANYWHERE, LOOPBACK, Cluster
 from asyncrl.serving.sglang.health import SPARE_TOKENS, Capacity
-from asyncrl.system.distribution import check_plugin
 from asyncrl.system.gpus import free_gpu_bytes
 from asyncrl.system.machine import machine_memory
+from asyncrl.system.places import check_plugin
 from asyncrl.wire.access import external_key
 from sandbox.cgroup import available_cores
 
@@ -73,7 +73,10 @@ def check_machine(
             f"run_folder {recipe.folder()} has {free / 2**30:.2f} GiB of disk, the run needs about "
             f"{disk / 2**30:.2f} GiB. Free some, or set run_folder to another disk."
         )
-    _check_backend(recipe)
+    if recipe.cluster.backend == "ray" and importlib.util.find_spec("ray") is None:
+        raise InputError(
+            "cluster.backend is ray, but Ray is not installed. Run `make setup RAY=1`, or set it to local."
+        )
     if recipe.cluster.backend == "local" and recipe.serving.num_started():
         check_plugin()
     external_key(recipe.serving.api_key_variable)
@@ -159,13 +162,6 @@ def _check_gpus(recipe: Recipe, shape: ModelShape, gpus: GpuMap, longest_prompt:
                 f"trainer.tokens_per_micro_batch or serving.max_total_tokens, or divide the model "
                 f"(trainer.parallel); `asyncrl plan` says what needs how much."
             )
-
-
-def _check_backend(recipe: Recipe) -> None:
-    if recipe.cluster.backend == "ray" and importlib.util.find_spec("ray") is None:
-        raise InputError(
-            "cluster.backend is ray, but Ray is not installed. Run `make setup RAY=1`, or set it to local."
-        )
 
 
 def _check_addresses(cluster: Cluster) -> None:

@@ -116,7 +116,9 @@ def place(recipe: Recipe, roles: Sequence[Role] = RUN) -> GpuMap:
             f"environment (`make setup GPU=1`), or set placement.device to cpu."
         )
     if any(gpus_needed(recipe, role) for role in roles if role != "trainer"):
-        _check_compilers()
+        # A server would end in its first pass.
+        if (missing := missing_part()) is not None:
+            raise InputError(f"SGLang loads and compiles kernels on a GPU as it starts, but {missing}.")
     return assign(recipe, visible, roles)
 
 
@@ -206,8 +208,7 @@ def gpus_needed(recipe: Recipe, role: Role) -> int:
 
 
 def _numbers(recipe: Recipe, role: Role) -> list[int]:
-    section = recipe.placement
-    numbers: list[int] = getattr(section, role)
+    numbers: list[int] = getattr(recipe.placement, role)
     return numbers
 
 
@@ -240,12 +241,6 @@ def _check_cache(recipe: Recipe) -> None:
             "nearly all memory of its GPU, where the trainer keeps its weights, gradients and optimizer. Set "
             "serving.max_total_tokens; `asyncrl plan` says what fits."
         )
-
-
-def _check_compilers() -> None:
-    """A server would end in its first pass."""
-    if (missing := missing_part()) is not None:
-        raise InputError(f"SGLang loads and compiles kernels on a GPU as it starts, but {missing}.")
 
 
 def _too_few(recipe: Recipe, needs: dict[Role, int], num_visible: int) -> str:

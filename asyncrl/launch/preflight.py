@@ -263,18 +263,13 @@ def _warn_of_few_tasks(num_tasks: int, recipe: Recipe) -> None:
 def _warn_of_asked_prompts(
     train: TaskTable | list[Task], heldout: Sequence[Task], eval_sets: Sequence[EvaluationSet]
 ) -> None:
-    _warn_of_shared_prompts(train, heldout, "data.heldout")
-    for each in eval_sets:
-        if each.is_own:
-            _warn_of_shared_prompts(train, each.tasks, f"evaluation.sets {each.name}")
-
-
-def _warn_of_shared_prompts(train: TaskTable | list[Task], heldout: Sequence[Task], key: str) -> None:
-    prompts = {task.prompt for task in heldout}
-    tasks = train.with_prompts(prompts) if isinstance(train, TaskTable) else train
-    trained = {task.prompt: task.task_id for task in tasks if task.prompt in prompts}
-    shared = [(task.task_id, trained[task.prompt]) for task in heldout if task.prompt in trained]
-    _warn_of_shared(shared, len(heldout), "have the prompt of a training row", "accuracy", key)
+    own = [(f"evaluation.sets {each.name}", each.tasks) for each in eval_sets if each.is_own]
+    for key, asked in (("data.heldout", heldout), *own):
+        prompts = {task.prompt for task in asked}
+        tasks = train.with_prompts(prompts) if isinstance(train, TaskTable) else train
+        trained = {task.prompt: task.task_id for task in tasks if task.prompt in prompts}
+        shared = [(task.task_id, trained[task.prompt]) for task in asked if task.prompt in trained]
+        _warn_of_shared(shared, len(asked), "have the prompt of a training row", "accuracy", key)
 
 
 def _warn_of_shared_rows(train: list[Task], heldout: list[Task]) -> None:

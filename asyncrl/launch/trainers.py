@@ -214,9 +214,5 @@ class LocalSupervisor:
 
     def record_server_change(self, action: str, url: str) -> None:
         record_change(
-            self._journal,
-            action,
-            url,
-            is_local=url in self._servers.processes,
-            serving=self._recipe.serving,
+            self._journal, action, url, is_local=url in self._servers.processes, serving=self._recipe.serving
         )

@@ -45,11 +45,8 @@ def try_verifiers(verifiers: VerifierCache, verifying: Verifying) -> None:
 async def _try_all(examples: list[GoldExample], verifiers: VerifierCache, verifying: Verifying) -> None:
     async with VerifierPool(timeout_seconds=verifying.timeout_seconds) as pool:
         for example in examples:
-            await shown(_try_one(example, pool, verifiers), _title(example), "no verdict yet")
-
-
-def _title(example: GoldExample) -> str:
-    return f'trying the verifier "{example.verifier.name}" on {example.where}'
+            title = f'trying the verifier "{example.verifier.name}" on {example.where}'
+            await shown(_try_one(example, pool, verifiers), title, "no verdict yet")
 
 
 async def shown(work: Coroutine[Any, Any, None], title: str, state: str) -> None:
@@ -105,9 +102,12 @@ async def _try_alone(example: GoldExample, pool: VerifierPool, verifiers: Verifi
         judged = await _judged(example, response, pool, verifiers)
         verdict = judged.verdict
         if judged.limit is not None and not is_built_in(verifiers.get(example.verifier)):
+            way_out = "`asyncrl verify` tries it out."
+            if judged.limit is Limit.TIME:
+                way_out = "Make it faster, or raise verifying.timeout_seconds."
             raise InputError(
                 f'{example.where}: the verifier "{name}" meets a limit on {response[:80]!r}: '
-                f"{verdict.detail}. So it would find every response wrong. {_way_out(judged.limit)}"
+                f"{verdict.detail}. So it would find every response wrong. {way_out}"
             )
         if verdict.outcome is Outcome.FAULT:
             raise InputError(
@@ -136,12 +136,6 @@ async def _try_alone(example: GoldExample, pool: VerifierPool, verifiers: Verifi
             f'{example.where}: the verifier "{name}" finds {NONSENSE!r} correct. Correct the row or the '
             f"verifier's options; `asyncrl verify-data` looks at every row."
         )
-
-
-def _way_out(limit: Limit) -> str:
-    if limit is Limit.TIME:
-        return "Make it faster, or raise verifying.timeout_seconds."
-    return "`asyncrl verify` tries it out."
 
 
 async def _judged(

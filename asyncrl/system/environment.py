@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from asyncrl.system.machine import machine_memory
+from asyncrl.system.machine import cpu_name, machine_memory
 from sandbox.cgroup import available_cores
 
 ENGINES = ("torch", "megatron-core", "sglang", "transformers")
@@ -49,7 +49,7 @@ def describe_environment(gpus: list[str]) -> Environment:
         has_local_changes=is_changed,
         python=platform.python_version(),
         platform=platform.platform(),
-        cpu=_cpu(),
+        cpu=cpu_name() or platform.machine(),
         num_cores=available_cores(),
         memory_gib=round(machine_memory().total / 2**30, 1),
         gpus=gpus,
@@ -93,15 +93,6 @@ def _packages() -> dict[str, str]:
     # What a broken installation leaves behind has neither.
     found = {str(each["Name"]): str(each["Version"]) for each in metadata if each["Name"]}
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
 
 
 def _checkout(root: Path) -> tuple[str | None, bool | None]:

@@ -73,7 +73,7 @@ def _sync(path: Path) -> None:
 
 def write_whole(target: Path, text: str) -> None:
     """Writes next to `target` and renames. Raises OSError, and then the former file is still there."""
-    part = target.with_name(f".{target.name}.part")
+    part = part_of(target)
     try:
         part.write_text(text, encoding="utf-8")
         os.replace(part, target)
@@ -91,10 +91,6 @@ _BEGINNINGS = {
     b"PAR1": "a parquet file",
     b"ARROW1": "an Arrow file",
     b"SQLite format 3": "an SQLite database",
-    codecs.BOM_UTF32_LE: "text in UTF-32",
-    codecs.BOM_UTF32_BE: "text in UTF-32",
-    codecs.BOM_UTF32_LE: "text in UTF-32",
-    codecs.BOM_UTF32_BE: "text in UTF-32",
     codecs.BOM_UTF32_LE: "text in UTF-32",
     codecs.BOM_UTF32_BE: "text in UTF-32",
     codecs.BOM_UTF16_LE: "text in UTF-16",

@@ -108,7 +108,7 @@ def _asked(what: str) -> dict[str, str]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return {}
-    said = _run([program, f"--query-gpu=index,{what}", "--format=csv,noheader,nounits"])
+    said = _run(program, "index", what)
     rows = [[cell.strip() for cell in line.split(",")] for line in said.stdout.splitlines()]
     return {row[0]: row[1] for row in rows if len(row) == 2}
 
@@ -125,7 +125,10 @@ def _entries(variable: str) -> list[str]:
 
 def _named(entry: str, found: Sequence[_Found]) -> _Found:
     """The GPU of an entry of CUDA_VISIBLE_DEVICES: an index, or the beginning of a UUID."""
-    matching = [each for each in found if entry == str(each.index) or _begins(each.uuid, entry)]
+    is_uuid = entry.startswith("GPU-")
+    matching = [
+        each for each in found if entry == str(each.index) or (is_uuid and each.uuid.startswith(entry))
+    ]
     if len(matching) == 1:
         return matching[0]
     there = ", ".join(f"{each.index} ({each.uuid})" for each in found)
@@ -133,10 +136,6 @@ def _named(entry: str, found: Sequence[_Found]) -> _Found:
         f"{VISIBLE} names {entry}, which is {'no GPU' if not matching else 'several GPUs'} of this machine. "
         f"nvidia-smi lists {there}; slices (MIG) are not used. Correct {VISIBLE}."
     )
-
-
-def _begins(uuid: str, entry: str) -> bool:
-    return entry.startswith("GPU-") and uuid.startswith(entry)
 
 
 def _ask(path: str, devices: Path) -> list[_Found]:
@@ -150,18 +149,20 @@ def _ask(path: str, devices: Path) -> list[_Found]:
                 f"is not on the PATH. {WAYS_OUT}"
             )
         return []
-    said = _run([program, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"])
+    said = _run(program, *QUERY)
     if said.returncode != 0:
         if "No devices were found" in said.stdout + said.stderr or not files:
             return []
+        words = " ".join((said.stdout + said.stderr).split())[:300] or "no output"
         raise InputError(
             f"this machine has an NVIDIA GPU ({files[0]}), but nvidia-smi ended with exit code "
-            f"{said.returncode}: {_one_line(said.stdout + said.stderr)}. {WAYS_OUT}"
+            f"{said.returncode}: {words}. {WAYS_OUT}"
         )
     return [_read_row(line) for line in said.stdout.splitlines() if line.strip()]
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _run(program: str, *fields: str) -> subprocess.CompletedProcess[str]:
+    command = [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False)
     except subprocess.TimeoutExpired:
@@ -177,7 +178,3 @@ def _read_row(line: str) -> _Found:
     index, uuid, name, memory, mode = cells
     memory_mib = int(memory) if memory.isdecimal() else None
     return _Found(int(index), uuid, name, memory_mib, is_divided=mode == "Enabled")
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())[:300] or "no output"

@@ -67,27 +67,29 @@ def outward_address(host: str = "192.0.2.1") -> str:
 @functools.cache
 def bfloat16_flag() -> str | None:
     """The first of BFLOAT16_FLAGS that this CPU has; None where it has none or does not say."""
-    return _first_flag(BFLOAT16_FLAGS)
+    return next((flag for flag in BFLOAT16_FLAGS if flag in cpu_flags(CPUINFO)), None)
 
 
 @functools.cache
 def float16_flag() -> str | None:
     """The first of FLOAT16_FLAGS that this CPU has; None where it has none or does not say."""
-    return _first_flag(FLOAT16_FLAGS)
+    return next((flag for flag in FLOAT16_FLAGS if flag in cpu_flags(CPUINFO)), None)
 
 
 def cpu_flags(cpuinfo: Path) -> frozenset[str]:
     """Features of this CPU as Linux names them; none where it does not say."""
-    try:
+    return frozenset(flag for words in _cpu_lines(cpuinfo, "flags") for flag in words.split())
+
+
+def cpu_name(cpuinfo: Path = CPUINFO) -> str | None:
+    """None where Linux does not say it."""
+    return next(_cpu_lines(cpuinfo, "model name"), None)
+
+
+def _cpu_lines(cpuinfo: Path, key: str) -> Iterator[str]:
+    with contextlib.suppress(OSError):
         lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return frozenset()
-    return frozenset(flag for line in lines if line.startswith("flags") for flag in line.split()[2:])
-
-
-def _first_flag(flags: tuple[str, ...]) -> str | None:
-    found = cpu_flags(CPUINFO)
-    return next((flag for flag in flags if flag in found), None)
+        yield from (line.partition(":")[2].strip() for line in lines if line.startswith(key))
 
 
 MOUNTINFO = Path("/proc/self/mountinfo")
@@ -173,9 +175,9 @@ _NAMES = {
 def machine_memory(own: Path = OWN, mounted: Path = MOUNTED) -> MachineMemory:
     """Memory of this process. A control group without a limit, or one that cannot be read, bounds nothing."""
     machine = psutil.virtual_memory()
-    bounds = list(_bounds(own, mounted))
-    total = min([machine.total, *(limit for limit, _ in bounds)])
-    left = min([machine.available, *(max(0, limit - used) for limit, used in bounds)])
+    bounds = list(_limited_groups(own, mounted))
+    total = min([machine.total, *(limit for _, limit, _ in bounds)])
+    left = min([machine.available, *(max(0, limit - used) for _, limit, used in bounds)])
     return MachineMemory(total, left, is_bounded=left < machine.available)
 
 
@@ -190,18 +192,15 @@ def group_memory(own: Path = OWN, mounted: Path = MOUNTED) -> GroupMemory | None
     return max(groups, key=lambda group: group.used_share, default=None)
 
 
-def _bounds(own: Path, mounted: Path) -> Iterator[tuple[int, int]]:
-    """(limit, used) in bytes of each group around this process that has a limit."""
-    for _, limit, used in _limited_groups(own, mounted):
-        yield limit, used
-
-
 def _limited_groups(own: Path, mounted: Path) -> Iterator[tuple[Group, int, int]]:
+    """Each group around this process that has a limit, with that and what is used, both in bytes."""
     for group in groups_around("memory", own, mounted):
         names = _NAMES[group.version]
         with contextlib.suppress(OSError, ValueError):
             limit, used = (int((group.folder / name).read_text()) for name in (names.limit, names.used))
-            yield group, limit, used - _cached_bytes(group, names)
+            lines = (group.folder / "memory.stat").read_text().splitlines()
+            cached = dict(line.split(" ", 1) for line in lines).get(names.cached, 0)
+            yield group, limit, used - int(cached)
 
 
 def _stalled_seconds(group: Group) -> float | None:
@@ -211,8 +210,3 @@ def _stalled_seconds(group: Group) -> float | None:
         some = next((line for line in lines if line.startswith("some ")), "")
         return int(some.rpartition("total=")[2]) / 1e6
     return None
-
-
-def _cached_bytes(group: Group, names: _Names) -> int:
-    fields = dict(line.split(" ", 1) for line in (group.folder / "memory.stat").read_text().splitlines())
-    return int(fields.get(names.cached, 0))

@@ -74,7 +74,8 @@ def _load_file(name: str, folder: Path | None) -> ModuleType:
     path = ((folder or Path.cwd()) / name).resolve()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if not path.is_file() or spec is None or spec.loader is None:
-        raise InputError(f'"{name}" is not a Python file: looked for {path}.{nearest_path(path, _is_python)}')
+        meant = nearest_path(path, lambda near: near.suffix == ".py")
+        raise InputError(f'"{name}" is not a Python file: looked for {path}.{meant}')
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
@@ -86,10 +87,6 @@ def _load_file(name: str, folder: Path | None) -> ModuleType:
     except Exception as error:
         raise _failed(str(path), error) from error
     return module
-
-
-def _is_python(path: Path) -> bool:
-    return path.suffix == ".py"
 
 
 def _failed(name: str, error: Exception) -> InputError:

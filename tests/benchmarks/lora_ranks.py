@@ -31,7 +31,7 @@ from benchmarks.paired import interval
 from fakes.learners import make_learner
 from fakes.recipes import make_recipe
 
-from asyncrl.launch.base_model import fetch_model
+from asyncrl.launch.prepare import fetch_model
 from asyncrl.model.source import model_folder
 from asyncrl.recipe.sections.model import RATE_FACTOR
 from asyncrl.records import Batch, ScoredSequence

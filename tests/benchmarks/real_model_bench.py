@@ -35,7 +35,7 @@ from serving.engine.servers import VOCABULARY, new_session, running_server, stre
 from torch import Tensor
 from training_runs import SMOLLM2, SMOLLM2_RECIPE
 
-from asyncrl.launch.base_model import fetch_model
+from asyncrl.launch.prepare import fetch_model
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.shape import ModelShape

@@ -25,7 +25,7 @@ import yaml
 from training_runs import SMOLLM2, SMOLLM2_RECIPE, Run, train
 from trl_runs import run_trl
 
-from asyncrl.launch.base_model import fetch_model
+from asyncrl.launch.prepare import fetch_model
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.source import model_folder

@@ -20,8 +20,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from asyncrl.launch.base_model import fetch_model
 from asyncrl.launch.preflight import read_inputs
+from asyncrl.launch.prepare import fetch_model
 from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe

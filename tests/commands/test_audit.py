@@ -168,13 +168,12 @@ def test_a_verifier_without_verdicts_ends_the_audit_with_its_error(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["-n", "0"], "-n is 0, expected more than 0."),
         (["--steps", "3-1"], "--steps is 3-1, expected a range of steps from 1, such as 10-20."),
         (["--steps", "5-9"], "steps 5 to 9 trained none; the run trained steps 1 to 2."),
         (["--set", "x"], "--set 'x': expected KEY=VALUE."),
         (["--verifier", "mathh"], "There is no verifier 'mathh'. Did you me"),
         (["--verifier", "./none.py:X"], "none.py"),
-        (["--verifier", "code"], 'The verifier "code" can read the gold of none of the 3 tasks. train:'),
+        (["--verifier", "code"], 'The verifier "code" can read the gold of none of the 3 rows. train:'),
         (["--tests", "none.jsonl"], "--tests names none.jsonl, which cannot be read: No such file"),
         (["--tests", "bad.jsonl"], 'bad.jsonl:1: the line is {"task": 1}'.replace('"', "'")),
         (["--tests", "twice.jsonl"], "twice.jsonl:2: a stands in an earlier line too"),

@@ -1,8 +1,10 @@
-"""`asyncrl check` on recipes that bring terms of their own."""
+"""What `asyncrl check` says of a recipe, terms of its own and a teacher among others, and what it refuses."""
 
 import json
+import shutil
 from pathlib import Path
 
+import pytest
 from fakes.commands import Command
 from fakes.newcomer import write_project
 
@@ -121,3 +123,63 @@ def test_the_choice_of_rows_and_a_pilot_are_shown(tmp_path: Path, command: Comma
     assert "16 tasks x 4 samples (2 first, the others where two rewards are likely) = 64" in said
     said = command("check", tmp_path / "recipe.yaml", "data.selection=hardest", code=2).err
     assert "data.selection.by" in said
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> list[str]:
+    """A recipe whose training rows have no answers, and a teacher of the same size."""
+    write_project(tmp_path)
+    shutil.copytree(tmp_path / "model", tmp_path / "teacher")
+    rows = [json.dumps({"prompt": f"{n}+1="}) for n in range(1, 5)]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    return [str(tmp_path / "recipe.yaml"), f"teacher.path={tmp_path}/teacher"]
+
+
+def test_rows_without_answers_are_tasks_where_a_teacher_alone_judges(
+    words: list[str], command: Command
+) -> None:
+    said = command("check", *words).out
+    assert "# data      4 training tasks that no verifier judges, 4 held-out tasks" in said
+    (line,) = (line for line in said.splitlines() if line.startswith("# teacher"))
+    own = "teacher, on a server of its own, float32: the same token ids; its log-probs in place of a reward"
+    assert line.endswith(f"{own}, coefficient 1")
+    said = command("check", *words, "teacher.top_k=4", "teacher.coefficient=0").out
+    assert "coefficient 0; forward KL over its 4 likeliest tokens, coefficient 1\n" in said
+    said = command("check", *words, "teacher.top_k=50", code=2).err
+    assert "teacher.top_k is 50, but there are 4" in said
+    said = command("check", *words, "teacher.with_reward=true", code=2).err
+    assert 'train.jsonl:1: no "answer"; the row has prompt' in said
+
+
+def test_the_plan_has_the_teachers_process_and_its_bytes_in_the_journal(
+    words: list[str], command: Command
+) -> None:
+    without = command("plan", words[0]).out
+    assert "\nteacher" not in without and "journal    8 bytes for each sampled token\n" in without + "\n"
+    said = command("plan", *words, "teacher.max_total_tokens=1000").out
+    assert "teacher    a server of its own, 1 rank(s); each rank " in said
+    assert "journal    8 bytes for each sampled token; 4 more for the teacher's log-prob" in said
+    said = command("plan", *words, "teacher.top_k=20").out
+    assert "the teacher's log-prob, 160 for its 20 likeliest tokens (teacher.top_k)\n" in said
+    said = command("plan", *words, "teacher.url=http://127.0.0.1:9").out
+    assert "teacher    external: http://127.0.0.1:9" in said
+
+
+def test_a_teacher_of_another_vocabulary_or_of_too_short_a_context_is_refused(
+    tmp_path: Path, words: list[str], command: Command
+) -> None:
+    config = json.loads((tmp_path / "teacher/config.json").read_text())
+    (tmp_path / "teacher/config.json").write_text(json.dumps({**config, "max_position_embeddings": 20}))
+    said = command("check", *words, code=2).err
+    assert (
+        "whose context of 20 tokens holds texts of 19, but the longest prompt and its response have" in said
+    )
+    tokenizer = json.loads((tmp_path / "teacher/tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["0"], vocabulary["1"] = vocabulary["1"], vocabulary["0"]
+    (tmp_path / "teacher/tokenizer.json").write_text(json.dumps(tokenizer))
+    said = command("check", *words, code=2).err
+    assert "in 2 of 49 token ids: 3 is '0' and '1'; 4 is '1' and '0'. Name a model" in said
+    shutil.rmtree(tmp_path / "teacher")
+    said = command("check", *words, code=2).err
+    assert "teacher.path is" in said and "which is not a folder" in said

@@ -8,7 +8,6 @@ from fakes.commands import Command
 from fakes.newcomer import row, write_project
 from fakes.records import finish, generate, make_queue, make_score
 
-from asyncrl.commands import main as cli
 from asyncrl.journal.starts import RunEnd, record_data, record_end
 from asyncrl.launch.preflight import read_inputs
 from asyncrl.recipe.file import load_recipe
@@ -61,10 +60,10 @@ def test_a_run_that_is_complete_is_not_said_to_resume(project: Path, command: Co
     assert "(resumes at step 1)" in command(*words, "trainer.num_steps=3").out
 
 
-def test_a_taken_group_that_is_never_asked_for_again_needs_no_row(project: Path) -> None:
+def test_a_taken_group_that_is_never_asked_for_again_needs_no_row(project: Path, command: Command) -> None:
     begin_run(project, is_taken=True)
     (project / "train.jsonl").write_text(row("9+1=", "10"))
-    assert cli.main(["check", str(project / "recipe.yaml")]) == 0
+    command("check", project / "recipe.yaml")
 
 
 ROOM = ("rollout.max_staleness=4", "replay.max_uses=9", REPEATED)
@@ -83,17 +82,11 @@ ROOM = ("rollout.max_staleness=4", "replay.max_uses=9", REPEATED)
     ids=["aborted when stale", "stale", "used up", "the run has all its batches", "without a gradient"],
 )
 def test_a_prompt_that_no_later_batch_may_repeat_needs_no_row(
-    project: Path,
-    overrides: tuple[str, ...],
-    rewards: tuple[float, float],
-    capsys: pytest.CaptureFixture[str],
+    project: Path, overrides: tuple[str, ...], rewards: tuple[float, float], command: Command
 ) -> None:
     take_three_batches(project, *ROOM, *overrides, first_rewards=rewards)
     leave_out(project, "1+1=")
-    code = cli.main(["check", str(project / "recipe.yaml"), *ROOM, *overrides])
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    assert "resumes at step 1" in said.out
+    assert "resumes at step 1" in command("check", project / "recipe.yaml", *ROOM, *overrides).out
 
 
 def test_a_prompt_that_a_later_batch_may_repeat_needs_its_row(project: Path, command: Command) -> None:

@@ -69,8 +69,6 @@ def test_a_run_whose_data_changed_gets_no_column(run: Path, command: Command) ->
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["recipe.yaml", "-n", "0"], "-n is 0, expected more than 0."),
-        (["recipe.yaml", "--num-rows", "-1"], "--num-rows is -1, expected more than 0."),
         (["recipe.yaml", "--out", "nowhere"], "--out is nowhere, which is not a folder."),
         (["runs/mine", "-n", "4"], "-n and --num-rows are for a recipe; a run is read as it is."),
         (["recipe.yaml", "data.filter=pass_rate < 1"], 'no "pass_rate", which data.filter or data.selection'),

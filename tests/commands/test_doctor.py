@@ -7,7 +7,6 @@ from fakes.commands import Command
 
 from asyncrl.commands import doctor
 from asyncrl.commands import main as cli
-from asyncrl.launch.doctor.catalog import probes
 from asyncrl.launch.doctor.probe import Finding, Probe, broken, lost, ok
 
 
@@ -24,7 +23,7 @@ def test_it_looks_at_this_machine(
     said = json.loads(capsys.readouterr().out)
     assert code == (said["state"] == "broken")
     names = {finding["what"] for finding in said["findings"]}
-    assert {probe.what for probe in probes()} <= names
+    assert {probe.what for probe in doctor.probes()} <= names
     assert not [each for each in said["findings"] if "could not be looked at" in each["found"]]
     # Where something is lost, the consequence and the fix stand beside it.
     for finding in said["findings"]:
@@ -35,7 +34,7 @@ def test_it_looks_at_this_machine(
 def test_the_exit_code_is_one_where_something_is_broken(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_findings(monkeypatch, ok("cpu", "fine"), lost("amx", "none", "It is slower.", "Buy one."))
+    with_findings(monkeypatch, ok("fine", what="cpu"), lost("none", "It is slower.", "Buy one.", what="amx"))
     out = command("doctor").out
     assert out.splitlines() == [
         "ok      cpu              fine",
@@ -44,5 +43,5 @@ def test_the_exit_code_is_one_where_something_is_broken(
         "                         Buy one.",
         "1 ok, 1 lost, 0 broken",
     ]
-    with_findings(monkeypatch, broken("ports", "none", "No run starts.", "Free some."))
+    with_findings(monkeypatch, broken("none", "No run starts.", "Free some.", what="ports"))
     command("doctor", code=1)

@@ -107,11 +107,7 @@ FLAWS = [
 @pytest.mark.parametrize(("fields", "complaint"), FLAWS)
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "lines.json"])
 def test_what_is_no_json_is_refused_with_its_row(
-    name: str,
-    fields: str,
-    complaint: str,
-    tmp_path: Path,
-    verify_data: Callable[..., tuple[int, str]],
+    name: str, fields: str, complaint: str, tmp_path: Path, verify_data: Callable[..., tuple[int, str]]
 ) -> None:
     lines = [*map(json.dumps, GOOD), f'{{"prompt": "?", {fields}}}']
     is_list = name == "rows.json"

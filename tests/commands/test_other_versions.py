@@ -5,12 +5,11 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-import yaml
+from fakes.commands import Command
 from fakes.newcomer import write_project
 from fakes.records import finish, make_queue, make_task
 from fakes.refusals import without_page
 
-from asyncrl.commands import main as cli
 from asyncrl.journal.schema import own_version
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder
@@ -66,10 +65,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     ],
 )
 def test_a_run_begun_before_the_change_is_refused_and_left_as_it_is(
-    words: list[str],
-    project: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    words: list[str], project: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
     recipe = project / "recipe.yaml"
@@ -77,31 +73,15 @@ def test_a_run_begun_before_the_change_is_refused_and_left_as_it_is(
     store_as_schema_4(run / "journal.sqlite")
     before = contents(project)
     places = {"RECIPE": str(recipe), "RUN": str(run)}
-    assert cli.main([places.get(word, word) for word in words]) == 2
-    said, page = capsys.readouterr().err.splitlines()
+    said, page = command(*(places.get(word, word) for word in words), code=2).err.splitlines()
     assert page.startswith("Read: docs/")
     assert f"journal.sqlite was written by asyncrl {own_version()} with schema 4, and asyncrl " in said
     assert said.endswith("(or name) to a new one to start over.")
     assert contents(project) == before
 
 
-RECIPE = {"name": "t", "data": {"train": "d"}, "evaluation": {"every_steps": 0}}
-
-
-@pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
-    queue = make_queue(tmp_path, batch=1)
-    queue.announce(0)
-    finish(queue, queue.admit(make_task()), version=0)
-    queue.take(0)
-    queue.journal.close()
-    (tmp_path / "metrics.jsonl").write_text('{"kind": "step", "step": 1, "time_seconds": 0}\n')
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE | {"model": {"path": str(tmp_path)}}))
-    return tmp_path
-
-
 @pytest.mark.parametrize(
-    ("name", "command"),
+    ("name", "words"),
     [
         ("journal.sqlite", ["journal"]),
         ("journal.sqlite", ["journal", "--group", "0"]),
@@ -113,12 +93,10 @@ def run_folder(tmp_path: Path) -> Path:
         ("metrics.jsonl", ["view", "--export", "page.html"]),
     ],
 )
-def test_garbage_is_said_in_a_sentence(
-    run_folder: Path, capsys: pytest.CaptureFixture[str], name: str, command: list[str]
-) -> None:
+def test_garbage_is_said_in_a_sentence(project: Path, name: str, words: list[str], command: Command) -> None:
+    run_folder = load_recipe(project / "recipe.yaml").folder()
     for companion in ("journal.sqlite-wal", "journal.sqlite-shm"):
         (run_folder / companion).unlink(missing_ok=True)
     (run_folder / name).write_bytes(b"garbage\xff\n" * 1000)
-    assert cli.main([command[0], str(run_folder), *command[1:]]) == 2
-    said = without_page(capsys.readouterr().err)
+    said = without_page(command(words[0], run_folder, *words[1:], code=2).err)
     assert str(run_folder / name) in said and len(said.splitlines()) == 1

@@ -12,7 +12,7 @@ from asyncrl.commands import main as cli
 from asyncrl.commands.pages import OF_THE_CALLER, PAGES, page_about, page_of
 from asyncrl.commands.train import explained
 from asyncrl.errors import AsyncrlError, DiskError, InputError, ServerError
-from asyncrl.launch.python.caller import VARIABLE, Caller
+from asyncrl.system.streams import VARIABLE, Caller
 
 ROOT = Path(__file__).parents[2]
 

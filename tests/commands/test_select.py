@@ -194,7 +194,6 @@ def test_a_file_that_is_there_is_kept_and_an_interrupted_one_is_not_begun(
         (["--choose", "shortes"], " Did you mean shortest?"),
         (["--out", "out.csv"], "--out is out.csv, expected a file that ends in .jsonl or .parquet."),
         (["--out", "runs/mine/recipe.yaml/x.jsonl"], "/runs/mine/recipe.yaml is a file. Name another one."),
-        (["--limit", "0"], "--limit is 0, expected more than 0."),
         (["--steps", "3-1"], "--steps is 3-1, expected a range of numbers from 1, such as 10-20."),
         (["--score", "2"], "--score is 2, expected a range of scores within 0 and 1, such as 0.5-1."),
         (["--source", "trian"], "--source is trian, expected one of train. Did you mean train?"),
@@ -204,10 +203,7 @@ def test_a_file_that_is_there_is_kept_and_an_interrupted_one_is_not_begun(
         (["agent.command=[python, x.py]"], "The 14 responses of runs/mine are an agent's own conversations"),
         (["-n", "2", "serving.servers=['http://127.0.0.1:9']"], "serving.servers names servers of others"),
         (["-n", "2", "turns.environment=./x.py:X"], "The recipe has the section turns"),
-        (
-            ["-n", "2", "--at", "best"],
-            "--at has best, but runs/mine/checkpoints holds no checkpoint",
-        ),
+        (["-n", "2", "--at", "best"], "--at has best, but runs/mine/checkpoints holds no checkpoint"),
     ],
 )
 def test_a_mistake_is_one_sentence(run: Path, command: Command, words: list[str], sentence: str) -> None:

@@ -80,18 +80,6 @@ def test_check_accepts_a_recipe_that_would_run_and_writes_nothing(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
-    ("override", "said"),
-    [
-        ("rollout.max_stalenes=1", "Did you mean max_staleness?"),
-        ("data.train=none.jsonl", "none.jsonl, which does not exist"),
-        ("model.path=none", "is not a folder"),
-    ],
-)
-def test_a_mistake_in_the_recipe_is_said(refuse: Callable[..., str], override: str, said: str) -> None:
-    assert said in refuse(override)
-
-
 def test_a_start_without_a_terminal_speaks_before_it_reads(
     tmp_path: Path,
     recipe: dict[str, Any],
@@ -141,7 +129,6 @@ def test_a_verifier_that_the_machine_cannot_serve_is_said_before_anything_starts
     (tmp_path / "train.jsonl").write_text(json.dumps(row) + "\n")
 
     message = refuse()
-
     assert 'verifier "code"' in message and "/no/python" in message
 
 

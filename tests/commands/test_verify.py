@@ -90,11 +90,7 @@ def test_standard_input_options_and_verifiers_of_ones_own(tmp_path: Path) -> Non
     ],
 )
 def test_bad_input_ends_with_2_and_one_sentence(
-    words: list[str],
-    sentence: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    whole_command: Command,
+    words: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole_command: Command
 ) -> None:
     (tmp_path / "bad.jsonl").write_text('{"gold": 1, "response": "x"}\n{"gold": 1}\n')
     monkeypatch.chdir(tmp_path)

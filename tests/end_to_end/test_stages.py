@@ -12,7 +12,7 @@ import pytest
 import yaml
 from fakes.whole_run import WholeRun
 
-from asyncrl.launch.base_model import fetch_model
+from asyncrl.launch.prepare import fetch_model
 from asyncrl.recipe.file import load_recipe
 
 pytestmark = pytest.mark.slow

@@ -84,9 +84,7 @@ async def test_with_fixed_ports_the_removed_server_is_left_out_and_the_others_ke
         assert [process.name for process in servers.processes.values()] == ["server 0", "server 2"]
 
 
-async def test_a_removed_server_leaves_its_gpu_unused_and_the_others_keep_theirs(
-    tmp_path: Path,
-) -> None:
+async def test_a_removed_server_leaves_its_gpu_unused_and_the_others_keep_theirs(tmp_path: Path) -> None:
     changes = ServerChanges(removed_local=frozenset({"http://127.0.0.1:31001"}))
     serving = {"num_servers": 3, "first_port": 31000}
     gpus = assign(make_recipe(tmp_path, serving=serving), whole_gpus(4))

@@ -41,10 +41,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        LONG,
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("loop", "file/below", "dangling", "file")),
-    ],
+    [LONG, *(pytest.param(n, marks=pytest.mark.slow) for n in ("loop", "file/below", "dangling", "file"))],
 )
 @pytest.mark.parametrize("command", RUN_COMMANDS)
 def test_a_name_that_is_no_run_ends_in_a_sentence(folder: Path, command: str, name: str) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncrl.commands.named_model import is_model
+from asyncrl.commands.arguments import is_model
 from asyncrl.errors import InputError
 from asyncrl.recipe.chain import read_chain
 from asyncrl.recipe.file import load_recipe

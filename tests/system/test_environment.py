@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.system import distribution, environment
-from asyncrl.system.distribution import check_distribution, check_plugin
+from asyncrl.system import environment, places
 from asyncrl.system.environment import Environment, changed_engines, describe_environment, differences
+from asyncrl.system.places import check_distribution, check_plugin
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_a_package_of_another_project_is_named_with_the_way_out(
 
 def test_a_package_that_was_installed_over_ours_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     check_distribution()
-    monkeypatch.setattr(distribution, "MARK", "what only the other one says")
+    monkeypatch.setattr(places, "MARK", "what only the other one says")
     with pytest.raises(InputError, match='"import verifiers" finds'):
         check_distribution()
 

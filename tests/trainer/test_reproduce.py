@@ -28,7 +28,7 @@ from asyncrl.journal.queue_state import load_batch
 from asyncrl.journal.reader import GroupFilter, JournalReader
 from asyncrl.journal.starts import record_start, record_unsampled
 from asyncrl.journal.writer import Journal
-from asyncrl.launch import rank_processes
+from asyncrl.launch import prepare
 from asyncrl.model.unsampled import find_unsampled
 from asyncrl.observe.terminal.live import LiveLine
 from asyncrl.readers.page.groups import list_groups, read_group
@@ -129,7 +129,7 @@ def forked_ranks(template: Template, monkeypatch: pytest.MonkeyPatch) -> None:
         with os.fdopen(os.dup(1), "wb") as output:
             return template.start(command[3], command[4:], environment=env, output=output)
 
-    monkeypatch.setattr(rank_processes, "subprocess", SimpleNamespace(Popen=start))
+    monkeypatch.setattr(prepare, "subprocess", SimpleNamespace(Popen=start))
 
 
 @pytest.fixture(scope="module")

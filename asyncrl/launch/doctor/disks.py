@@ -70,9 +70,9 @@ def hub_cache() -> Path:
 
 
 def disk(
-    name: str,
     folder: Path,
     *,
+    holds_runs: bool = False,
     attempt: Callable[[Path], Trial] = try_folder,
     free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     mounted: Callable[[Path], Mount | None] = mount_of,
@@ -81,11 +81,9 @@ def disk(
     there = next(each for each in (folder, *folder.parents) if each.is_dir())
     place = f"{folder}" if there == folder else f"{folder}, which will be made in {there}"
     trial, mount = attempt(there), mounted(there)
-    holds_runs = name in ("current folder", "runs")
     if trial.refusal is not None:
         tell = broken if holds_runs else lost
         yield tell(
-            name,
             f"{place}: {trial.refusal}",
             "No run can be written there." if holds_runs else "What is fetched or made is not kept there.",
             "Free space or correct the permissions; "
@@ -94,15 +92,15 @@ def disk(
         return
     free, kind = free_bytes(there), mount.kind if mount is not None else "unknown"
     findings = [
-        *_space(name, place, free, holds_runs=holds_runs),
-        *_trial(name, place, trial, holds_runs=holds_runs),
-        *_kind(name, place, kind, holds_runs=holds_runs),
+        *_space(place, free, holds_runs=holds_runs),
+        *_trial(place, trial, holds_runs=holds_runs),
+        *_kind(place, kind, holds_runs=holds_runs),
     ]
     shown = f"{place}: {_size(free)} free, {kind}, flock and fsync work ({_time(trial.sync_seconds)})"
-    yield from findings or [ok(name, shown)]
+    yield from findings or [ok(shown)]
 
 
-def _space(name: str, place: str, free: int, *, holds_runs: bool) -> Iterator[Finding]:
+def _space(place: str, free: int, *, holds_runs: bool) -> Iterator[Finding]:
     if free >= FEW_BYTES:
         return
     found = f"{place}: {_size(free)} free"
@@ -110,10 +108,9 @@ def _space(name: str, place: str, free: int, *, holds_runs: bool) -> Iterator[Fi
         "set run_folder to another disk." if holds_runs else "move it: HF_HOME for the hub's, XDG_CACHE_HOME."
     )
     if holds_runs and free < LEAST_BYTES:
-        yield broken(name, found, "`asyncrl check` refuses any run: a journal has no room.", fix)
+        yield broken(found, "`asyncrl check` refuses any run: a journal has no room.", fix)
     else:
         yield lost(
-            name,
             found,
             "Only small models fit: a checkpoint has about 20 bytes per parameter, and three are kept."
             if holds_runs
@@ -122,14 +119,13 @@ def _space(name: str, place: str, free: int, *, holds_runs: bool) -> Iterator[Fi
         )
 
 
-def _trial(name: str, place: str, trial: Trial, *, holds_runs: bool) -> Iterator[Finding]:
+def _trial(place: str, trial: Trial, *, holds_runs: bool) -> Iterator[Finding]:
     fix = "Mount it with locks (NFS: without nolock; Lustre: flock)" + (
         ", or set run_folder to a local disk." if holds_runs else f", or {ELSEWHERE}"
     )
     if trial.lock_refusal is not None:
         tell = broken if holds_runs else lost
         yield tell(
-            name,
             f"{place}: flock fails ({trial.lock_refusal})",
             "A run cannot lock its folder, nor SQLite its journal: it ends as it starts."
             if holds_runs
@@ -138,26 +134,23 @@ def _trial(name: str, place: str, trial: Trial, *, holds_runs: bool) -> Iterator
         )
     if trial.sync_refusal is not None:
         yield lost(
-            name,
             f"{place}: fsync fails ({trial.sync_refusal})",
             "What a run has written may be gone after a power failure.",
             "Set run_folder to a disk that syncs." if holds_runs else "Use another disk for caches.",
         )
     elif holds_runs and trial.sync_seconds > SLOW_SECONDS:
         yield lost(
-            name,
             f"{place}: fsync takes {_time(trial.sync_seconds)}",
             "The journal syncs what it writes: streams wait for it, and batches come later.",
             "Run again when the disk is idle; set run_folder to a local disk if it stays slow.",
         )
 
 
-def _kind(name: str, place: str, kind: str, *, holds_runs: bool) -> Iterator[Finding]:
+def _kind(place: str, kind: str, *, holds_runs: bool) -> Iterator[Finding]:
     if not holds_runs:
         return
     if kind in NETWORK:
         yield lost(
-            name,
             f"{place}: a network file system ({kind})",
             "The journal (SQLite) and its locks depend on the server: a run is slower, and ends when the "
             "server is out of reach.",
@@ -165,7 +158,6 @@ def _kind(name: str, place: str, kind: str, *, holds_runs: bool) -> Iterator[Fin
         )
     elif kind in VOLATILE:
         yield lost(
-            name,
             f"{place}: in memory ({kind})",
             "Runs take memory away from their own processes, and are gone after a restart of the machine.",
             "Set run_folder to a disk for runs that are to be kept.",

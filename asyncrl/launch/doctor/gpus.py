@@ -50,10 +50,10 @@ def gpus(
         found = find()
     except InputError as error:
         what, _, way = str(error).partition(". ")
-        yield broken("gpus", what, "No run starts on this machine's GPUs.", way or "Correct that.")
+        yield broken(what, "No run starts on this machine's GPUs.", way or "Correct that.")
         return
     if not found:
-        yield from _without(version, is_cpu_build=is_cpu_build(), hides=hides())
+        yield _without(version, is_cpu_build=is_cpu_build(), hides=hides())
         return
     names = ", ".join(dict.fromkeys(gpu.name for gpu in found))
     sizes = {gpu.memory_mib for gpu in found if gpu.memory_mib is not None}
@@ -61,32 +61,29 @@ def gpus(
     shown = f"{len(found)} visible: {names}{memory}"
     if is_cpu_build():
         yield broken(
-            "gpus",
             f"{shown}; torch {version} is a build for CPUs",
             "Runs are refused unless placement.device is cpu: all of them would compute on the CPU.",
             SET_UP_GPU,
         )
         return
-    yield ok("gpus", f"{shown}, torch {version}")
+    yield ok(f"{shown}, torch {version}")
     left = free()
     for gpu in found:
         total = None if gpu.memory_mib is None else gpu.memory_mib * 2**20
         if total and gpu.device in left and left[gpu.device] < (1 - BUSY_SHARE) * total:
             yield lost(
-                f"gpu {gpu.number}",
                 f"{left[gpu.device] / 1e9:.1f} GB free of {total / 1e9:.1f} GB",
                 "Other programs hold memory there: a server or rank may find too little.",
                 "nvidia-smi names them; end them, or leave this GPU out of CUDA_VISIBLE_DEVICES.",
+                what=f"gpu {gpu.number}",
             )
 
 
-def _without(version: str, *, is_cpu_build: bool, hides: bool) -> Iterator[Finding]:
+def _without(version: str, *, is_cpu_build: bool, hides: bool) -> Finding:
     if is_cpu_build:
-        yield ok("gpus", f"none; torch {version} computes on the CPU")
-        return
+        return ok(f"none; torch {version} computes on the CPU")
     found = "CUDA_VISIBLE_DEVICES hides all of them" if hides else "none that nvidia-smi lists"
-    yield lost(
-        "gpus",
+    return lost(
         f"{found}; torch {version} is a build for GPUs",
         "Everything computes on the CPU, with the larger packages; servers on the CPU are tested with the "
         "build for CPUs alone.",
@@ -129,46 +126,45 @@ def cuda(
         # `gpus` says it.
         found = ()
     if not found:
-        yield ok("cuda", "not needed: runs compute on the CPU, ranks talk by gloo")
+        yield ok("not needed: runs compute on the CPU, ranks talk by gloo")
         return
-    yield from _driver(driver())
+    yield _driver(driver())
     if (missing := compilers()) is not None:
         fix = missing.rpartition(": ")[2].rstrip(".")
         yield broken(
-            "compilers",
             missing,
             "SGLang loads and compiles kernels on a GPU as it starts: no server would start.",
             f"{fix[:1].upper()}{fix[1:]}.",
+            what="compilers",
         )
     else:
-        yield ok("compilers", "g++, Python's headers, nvcc and libnuma")
+        yield ok("g++, Python's headers, nvcc and libnuma", what="compilers")
     if not is_cpu_build():
         yield from _torch(ask(), len(found))
 
 
-def _driver(version: str | None) -> Iterator[Finding]:
+def _driver(version: str | None) -> Finding:
     if version is None:
-        yield lost(
-            "driver",
+        return lost(
             "its version cannot be read",
             f"Whether it is {OLDEST_DRIVER} or newer, as CUDA 13.0 needs, is unknown.",
             "nvidia-smi prints it in its first line.",
+            what="driver",
         )
     elif int(version.partition(".")[0]) < OLDEST_DRIVER:
-        yield broken(
-            "driver",
+        return broken(
             version,
             f"CUDA 13.0, which gpu.lock is for, needs {OLDEST_DRIVER} or newer: torch sees no GPU.",
             "Update the driver of the host; a container has the host's.",
+            what="driver",
         )
     else:
-        yield ok("driver", version)
+        return ok(version, what="driver")
 
 
 def _torch(said: dict[str, Any], num_gpus: int) -> Iterator[Finding]:
     if not said["is_available"]:
         yield broken(
-            "cuda",
             f"torch is built for CUDA {said['cuda']}, and cannot use it here",
             "Every process on a GPU ends as it starts.",
             "Update the driver, or make the environment again with make setup GPU=1.",
@@ -178,36 +174,35 @@ def _torch(said: dict[str, Any], num_gpus: int) -> Iterator[Finding]:
     found = f"CUDA {said['cuda']}, {said['count']} device(s), capability {oldest[0]}.{oldest[1]} or newer"
     if said["count"] != num_gpus:
         yield broken(
-            "cuda",
             f"torch sees {said['count']} device(s), nvidia-smi {num_gpus}",
             "Ranks on those that torch does not see end as they start.",
             "nvidia-smi -q shows errors of a GPU; leave it out of CUDA_VISIBLE_DEVICES.",
         )
     elif oldest < OLDEST_CAPABILITY:
         yield lost(
-            "cuda",
             found,
             "GPUs before capability 8.0 (Ampere) multiply no bfloat16: FlashAttention refuses them, and "
             "bfloat16 is emulated.",
             "Name newer GPUs in CUDA_VISIBLE_DEVICES, or set model.dtype to float16.",
         )
     else:
-        yield ok("cuda", found)
-    yield from _nccl(said)
+        yield ok(found)
+    yield _nccl(said)
 
 
-def _nccl(said: dict[str, Any]) -> Iterator[Finding]:
+def _nccl(said: dict[str, Any]) -> Finding:
     if not said["nccl"]:
-        yield broken("nccl", "torch has none", "Ranks of several GPUs cannot talk to each other.", SET_UP_GPU)
-        return
+        return broken(
+            "torch has none", "Ranks of several GPUs cannot talk to each other.", SET_UP_GPU, what="nccl"
+        )
     version = ".".join(map(str, said["nccl"]))
     if said["peers"] and not all(said["peers"]):
-        yield lost(
-            "nccl",
+        return lost(
             f"{version}; neighbouring GPUs cannot reach each other's memory",
             "Messages between ranks go through host memory: tensor parallelism and publishing are slower.",
             "nvidia-smi topo -p2p r shows which; in a virtual machine switch off ACS or IOMMU for them.",
+            what="nccl",
         )
     else:
         peers = ", GPUs reach each other's memory" if said["peers"] else ""
-        yield ok("nccl", f"{version}{peers}")
+        return ok(f"{version}{peers}", what="nccl")

@@ -35,53 +35,43 @@ def talk_to_oneself() -> None:
 
 
 def ports(
-    *,
-    talk: Callable[[], None] = talk_to_oneself,
-    reserve: Callable[[int], list[int]] = free_ports,
-) -> Iterator[Finding]:
+    *, talk: Callable[[], None] = talk_to_oneself, reserve: Callable[[int], list[int]] = free_ports
+) -> Finding:
     """Whether processes of this machine reach each other, and free ports for them."""
     try:
         talk()
     except OSError as error:
-        yield broken(
-            "ports",
+        return broken(
             f"{LOOPBACK} does not answer: {error}",
             "Servers, controller and trainer talk over it: no run starts.",
             "Bring the loopback device up (ip link set lo up), and let the firewall pass it.",
         )
-        return
     try:
         reserve(SEVERAL)
     except OSError as error:
-        yield broken(
-            "ports",
+        return broken(
             str(error),
             "Servers and ranks find no port to listen on.",
             f"End what listens there (ss -ltn), or what holds the range {RANGE.start} to {RANGE.stop - 1}.",
         )
-        return
-    yield ok("ports", f"{LOOPBACK} answers, {RANGE.start} to {RANGE.stop - 1} have room")
+    return ok(f"{LOOPBACK} answers, {RANGE.start} to {RANGE.stop - 1} have room")
 
 
 def host_name(
-    *,
-    name: Callable[[], str] = socket.gethostname,
-    resolve: Callable[[str], str] = socket.gethostbyname,
-) -> Iterator[Finding]:
+    *, name: Callable[[], str] = socket.gethostname, resolve: Callable[[str], str] = socket.gethostbyname
+) -> Finding:
     """The machine's own name, by which gloo and Ray find an address."""
     own = name()
     try:
         address = resolve(own)
     except OSError as error:
-        yield lost(
-            "host name",
+        return lost(
             f"{own}: {error}",
             "Ranks on CPUs (gloo) and Ray look their own name up: they start seconds later, or not at all on "
             "several machines.",
             f"Add a line to /etc/hosts: 127.0.1.1 {own}; on several machines the address of their network.",
         )
-        return
-    yield ok("host name", f"{own} is {address}")
+    return ok(f"{own} is {address}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,59 +105,47 @@ def hub(
     *,
     settings: Callable[[], tuple[str, str | None]] = hub_settings,
     ask: Callable[[str, str | None], HubAnswer] = ask_hub,
-) -> Iterator[Finding]:
+) -> Finding:
     """Whether models and data sets can be fetched. Never prints the token."""
     local = "Models and data sets come from folders of this machine and from the hub's cache alone."
     offline = [name for name in OFFLINE if environment.get(name, "").lower() in TRUE]
     if offline:
-        yield lost(
-            "hub", f"offline ({', '.join(offline)})", local, f"Unset {' and '.join(offline)} to fetch."
-        )
-        return
+        return lost(f"offline ({', '.join(offline)})", local, f"Unset {' and '.join(offline)} to fetch.")
     endpoint, token = settings()
     try:
         answer = ask(endpoint, None)
     except OSError as error:
-        yield lost(
-            "hub",
+        return lost(
             f"{endpoint} cannot be reached: {error}",
             local,
             "Set HF_ENDPOINT to a mirror, https_proxy to a proxy, or name copies in recipes (model.path, "
             "data.train): asyncrl needs no hub for folders and files.",
         )
-        return
     if answer.status >= 400:
-        yield lost(
-            "hub",
+        return lost(
             f"{endpoint} answers {answer.status}",
             local,
             "Correct HF_ENDPOINT, or ask who runs that mirror or proxy.",
         )
-        return
     reached = f"{endpoint} answers in {answer.seconds:.1f} s"
     if token is None:
-        yield ok("hub", f"{reached}; no token: public models and data sets alone")
-        return
-    yield from _token(reached, endpoint, token, ask)
+        return ok(f"{reached}; no token: public models and data sets alone")
+    return _token(reached, endpoint, token, ask)
 
 
-def _token(
-    reached: str, endpoint: str, token: str, ask: Callable[[str, str | None], HubAnswer]
-) -> Iterator[Finding]:
+def _token(reached: str, endpoint: str, token: str, ask: Callable[[str, str | None], HubAnswer]) -> Finding:
     try:
         status = ask(f"{endpoint}/api/whoami-v2", token).status
     except OSError as error:
-        yield ok("hub", f"{reached}, a token (not tried: {error})")
-        return
+        return ok(f"{reached}, a token (not tried: {error})")
     if status in (401, 403):
-        yield lost(
-            "hub",
+        return lost(
             f"{reached}; the token is refused ({status})",
             "Private and gated models are refused, and public ones where a wrong token is sent along.",
             "Log in again (hf auth login), or correct or unset HF_TOKEN.",
         )
     else:
-        yield ok("hub", f"{reached}, with a token")
+        return ok(f"{reached}, with a token")
 
 
 def connect(host: str, port: int) -> None:
@@ -182,7 +160,7 @@ def proxies(
     """The proxies of the environment, without their passwords. Commands keep loopback out of them."""
     named = {name: value for name in PROXIES if (value := environment.get(name))}
     if not named:
-        yield ok("proxies", "none")
+        yield ok("none")
         return
     for value in dict.fromkeys(named.values()):
         names = ", ".join(name for name, other in named.items() if other == value)
@@ -195,13 +173,13 @@ def _proxy(names: str, value: str, reach: Callable[[str, int], None]) -> Finding
         parts = urllib.parse.urlsplit(value if "://" in value else f"http://{value}")
         host, port = parts.hostname, parts.port or DEFAULT_PORTS.get(parts.scheme, 1080)
     except ValueError as error:
-        return lost("proxies", f"{names} is no URL: {error}", consequence, f"Correct or unset {names}.")
+        return lost(f"{names} is no URL: {error}", consequence, f"Correct or unset {names}.")
     if host is None:
-        return lost("proxies", f"{names} names no host", consequence, f"Correct or unset {names}.")
+        return lost(f"{names} names no host", consequence, f"Correct or unset {names}.")
     shown = f"{names}: {parts.scheme}://{host}:{port}"
     try:
         reach(host, port)
     except OSError as error:
         fix = f"Start it, or correct or unset {names}."
-        return lost("proxies", f"{shown} does not answer: {error}", consequence, fix)
-    return ok("proxies", f"{shown} answers; loopback is reached directly")
+        return lost(f"{shown} does not answer: {error}", consequence, fix)
+    return ok(f"{shown} answers; loopback is reached directly")

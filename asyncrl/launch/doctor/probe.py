@@ -4,7 +4,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -19,6 +19,7 @@ class State(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Finding:
     what: str
+    """Empty: the name of the probe."""
     state: State
     found: str
     consequence: str = ""
@@ -27,15 +28,15 @@ class Finding:
     """A sentence. Empty where nothing is lost."""
 
 
-def ok(what: str, found: str) -> Finding:
+def ok(found: str, *, what: str = "") -> Finding:
     return Finding(what, State.OK, found)
 
 
-def lost(what: str, found: str, consequence: str, fix: str) -> Finding:
+def lost(found: str, consequence: str, fix: str, *, what: str = "") -> Finding:
     return Finding(what, State.LOST, found, consequence, fix)
 
 
-def broken(what: str, found: str, consequence: str, fix: str) -> Finding:
+def broken(found: str, consequence: str, fix: str, *, what: str = "") -> Finding:
     return Finding(what, State.BROKEN, found, consequence, fix)
 
 
@@ -54,7 +55,7 @@ class Probe:
     """A look at one part of the machine."""
 
     what: str
-    look: Callable[[], Iterable[Finding]]
+    look: Callable[[], Finding | Iterable[Finding]]
     seconds: float
     """Time limit."""
     without: State = State.LOST
@@ -69,7 +70,9 @@ class _Running:
 
     def look(self) -> None:
         try:
-            self.findings = list(self.probe.look())
+            found = self.probe.look()
+            all_found = [found] if isinstance(found, Finding) else found
+            self.findings = [replace(each, what=each.what or self.probe.what) for each in all_found]
         except Exception as error:  # handed to the owner as a line
             said = " ".join(str(error).split())[:300]
             self.findings = [

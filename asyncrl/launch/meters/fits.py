@@ -1,22 +1,25 @@
-"""Changes of a recipe with which it fits its GPUs: the smallest of each kind, with its knobs.
+"""Changes of a recipe with which it fits its GPUs, as `asyncrl plan` offers them: the smallest of each kind.
 
 A change is a handful of the recipe's own keys, so that it can be put behind `asyncrl plan RECIPE` or
 `asyncrl train RECIPE` as it is. Every layout that is offered passes the recipe's and the layout's own checks.
 Memory is that of `trainer_memory` and `server_memory`: on paper, as `asyncrl plan` prints it.
 """
 
+import argparse
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.errors import InputError
-from asyncrl.launch.meters.memory import trainer_memory
+from asyncrl.errors import InputError, did_you_mean
+from asyncrl.launch.meters.memory import FULL_SHARE, trainer_memory
 from asyncrl.model.families import FAMILIES
 from asyncrl.model.memory import server_memory
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import num_parameters
+from asyncrl.readers.planning.estimated import GPUS, LIKELY_GPU
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import load_recipe
 from asyncrl.recipe.sections.section import value_at
 
 Settings = Mapping[str, Any]
@@ -54,7 +57,8 @@ class Fit:
 
     def words(self) -> str:
         """The knobs, to be put behind a command."""
-        return " ".join(f"{key}={_shown(value)}" for key, value in self.settings.items())
+        shown = {key: _yaml(value) for key, value in self.settings.items()}
+        return " ".join(f"{key}='{text}'" if " " in text else f"{key}={text}" for key, text in shown.items())
 
 
 def find_fits(
@@ -248,7 +252,65 @@ def _updated(section: Any, sections: list[str], name: str, value: Any) -> Any:
     return section.model_copy(update={first: _updated(getattr(section, first), rest, name, value)})
 
 
-def _shown(value: Any) -> str:
+def offer(recipe: Recipe, shape: ModelShape, arguments: argparse.Namespace) -> str:
+    """Lines of `asyncrl plan`: the smallest change of each kind that fits, with its knobs."""
+    room = FULL_SHARE * _memory_gb(arguments) * 1e9
+    fits = find_fits(recipe, shape, _reader(arguments), room=room, longest_prompt=arguments.longest_prompt)
+    if not fits:
+        context = recipe.model.context_tokens
+        known = "" if context is None else f" from {context}"
+        return (
+            f"No layout of it fits such GPUs, not even {MOST_GPUS_FACTOR} times as many. Lower "
+            f"model.context_tokens{known}, which bounds a sequence, or take a smaller model."
+        )
+    lines = ["What fits, the smallest change of each kind:"]
+    for fit in fits:
+        host = f", {_gb(fit.host_bytes)} of host memory per rank" if "host" in fit.what else ""
+        lines.append(
+            f"  {fit.what:30s} {fit.num_gpus} GPUs, a rank {_gb(fit.rank_bytes)}, a server "
+            f"{_gb(fit.server_bytes)}{host}: {fit.words()}"
+        )
+    return "\n".join(lines)
+
+
+def fit_table(recipe: Recipe, shape: ModelShape, arguments: argparse.Namespace) -> str:
+    """Lines of `asyncrl plan --fit`, one for each number of GPUs."""
+    size, read, longest = _memory_gb(arguments), _reader(arguments), arguments.longest_prompt
+    lines = [f"{'GPUs':>6s}  {'how':28s} {'a rank':>9s} {'a server':>9s} {'host':>9s}  settings"]
+    for num_gpus in arguments.fit:
+        room = FULL_SHARE * size * 1e9
+        fit = fit_gpus(recipe, shape, read, num_gpus=num_gpus, room=room, longest_prompt=longest)
+        found = f"does not fit {size:g} GB each"
+        if fit is not None:
+            sizes = (fit.rank_bytes, fit.server_bytes, fit.host_bytes)
+            found = f"{fit.what:28s} {' '.join(f'{_gb(each):>9s}' for each in sizes)}  {fit.words()}"
+        lines.append(f"{num_gpus:6d}  {found}")
+    return "\n".join(lines)
+
+
+def _memory_gb(arguments: argparse.Namespace) -> float:
+    """Raises InputError for a --device without a data sheet."""
+    if arguments.gpu_memory_gb is not None:
+        return float(arguments.gpu_memory_gb)
+    name = arguments.device or LIKELY_GPU
+    if name not in GPUS:
+        raise InputError(f"--device {name} is unknown. Known: {', '.join(GPUS)}.{did_you_mean(name, GPUS)}")
+    return GPUS[name].memory_gb
+
+
+def _reader(arguments: argparse.Namespace) -> Read:
+    def read(settings: Settings) -> Recipe:
+        words = [f"{key}={_yaml(value)}" for key, value in settings.items()]
+        return load_recipe(arguments.recipe, [*arguments.overrides, *words])
+
+    return read
+
+
+def _yaml(value: object) -> str:
     if isinstance(value, dict):
-        return "'{" + ", ".join(f"{key}: {_shown(each)}" for key, each in value.items()) + "}'"
+        return "{" + ", ".join(f"{key}: {_yaml(each)}" for key, each in value.items()) + "}"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _gb(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:.1f} GB"

@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from asyncrl.errors import AsyncrlError, InputError, RunFailed
-from asyncrl.launch.python.caller import Caller
 from asyncrl.launch.stopping import INTERRUPTED
+from asyncrl.system.streams import Caller
 
 LOOKS_SECONDS = 0.2
 _NUM_LAST_LINES = 20

@@ -119,11 +119,7 @@ def train(
 
 
 @checked(
-    folder=PATH | instance(Run, "a run"),
-    steps=COUNT.or_none(),
-    verifier=ANYTHING,
-    detach=FLAG,
-    quiet=FLAG,
+    folder=PATH | instance(Run, "a run"), steps=COUNT.or_none(), verifier=ANYTHING, detach=FLAG, quiet=FLAG
 )
 def resume(
     folder: str | Path | Run,
@@ -178,18 +174,17 @@ def _start(place: Path, files: CallFiles, words: list[str], *, detach: bool, qui
             # The process has imported a function's file.
             for compiled in bytecode.glob(f"{path.stem}.*"):
                 compiled.unlink()
-        _remove_if_empty(bytecode, files.folder, *([place] if is_new else []))
-        raise InputError(files.as_said(_as_said(str(error), words[-1]))) from error
+        for folder in (bytecode, files.folder, *([place] if is_new else [])):
+            if folder.is_dir() and not any(folder.iterdir()):
+                folder.rmdir()
+        # A sentence about the file of the call, as one about the call.
+        said = str(error).replace(f'override "{words[-1]}": ', "").replace(f"{words[-1]}: ", "")
+        raise InputError(files.as_said(said)) from error
     except KeyboardInterrupt:
         if program is not None:
             program.stop()
         raise
     return Run(place, program=program)
-
-
-def _as_said(text: str, source: str) -> str:
-    """A sentence about the file of the call, as one about the call."""
-    return text.replace(f'override "{source}": ', "").replace(f"{source}: ", "")
 
 
 def _await_start(program: Program, place: Path, *, quiet: bool) -> None:
@@ -270,9 +265,3 @@ def _stem(model: str | Path | Run | None, base: Path | None) -> str:
         return name_in(base)
     source = model.folder if isinstance(model, Run) else model
     return _NOT_IN_A_NAME.sub("-", Path(str(source or "run")).name.lower())[:_MOST_STEM_CHARACTERS] or "run"
-
-
-def _remove_if_empty(*folders: Path) -> None:
-    for folder in folders:
-        if folder.is_dir() and not any(folder.iterdir()):
-            folder.rmdir()

@@ -24,8 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from asyncrl.errors import InputError, ServerError
 from asyncrl.launch.placement import HIDDEN
-from asyncrl.launch.site.ray_node import NodeFacts, NodeProcess
-from asyncrl.launch.site.ray_process import RayProcess
+from asyncrl.launch.site.ray_process import NodeFacts, NodeProcess, RayProcess
 from asyncrl.launch.site.site import ControllerDisk, Need, Place
 from asyncrl.loops import end_tasks
 from asyncrl.recipe import Recipe

@@ -1,21 +1,29 @@
 """Where the processes of a run start: on this machine, or on the nodes of a cluster.
 
 A site is asked for places, then for processes in them. `LocalSite` is this machine; `ray_cluster.RayCluster`
-is a Ray cluster. What a process does is its caller's matter.
+is a Ray cluster. What a process does is its caller's matter. A node without the controller's disk fetches
+what its process needs: a server the base model; a trainer also the recipe with paths of the node, the files
+of its loss terms and the run's checkpoints.
 """
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from asyncrl.launch.placement import GpuMap, rank_name
 from asyncrl.launch.site.process import ChildProcess
 from asyncrl.recipe import Recipe
+from asyncrl.recipe.file import object_files, with_changed_files
 from asyncrl.recipe.sections.serving import LOOPBACK, Cluster
+from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.system.network import free_ports
+from asyncrl.system.places import CHECKPOINTS, RECIPE, cache_folder
 from asyncrl.wire.access import Keys
+from asyncrl.wire.fetch import fetch_alone, fetch_file
+from asyncrl.wire.file_service import LISTING, checkpoints_url, model_url, recipe_url, term_url
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +163,42 @@ def server_need(recipe: Recipe, name: str) -> Need:
 def forwarded(names: Sequence[str | None]) -> dict[str, str]:
     """Variables of this process that one on another node needs too."""
     return {name: os.environ[name] for name in names if name is not None and name in os.environ}
+
+
+def fetch_model(controller: str, *, token: str) -> Path:
+    """The base model of the run at `controller`. Raises FetchFailed."""
+    url = model_url(controller)
+    # Named by what is in it: another run may have another model.
+    name = hashlib.sha256(fetch_file(f"{url}/{LISTING}", token=token)).hexdigest()[:16]
+    return fetch_alone(url, cache_folder("models") / name, token=token)
+
+
+def fetch_recipe(controller: str, *, token: str) -> dict[str, Any]:
+    """The resolved recipe of the run at `controller`, with the controller's paths. Raises FetchFailed."""
+    raw: dict[str, Any] = read_yaml(fetch_file(recipe_url(controller), token=token).decode())
+    return raw
+
+
+def fetch_run(controller: str, name: str, *, token: str) -> Path:
+    """A run folder on this node, called `name`, in which a trainer continues the run at `controller`.
+
+    Its checkpoints become those of the controller, which hold all that was committed. Raises FetchFailed.
+    """
+    folder = node_run_folder(name)
+    raw = fetch_recipe(controller, token=token)
+    raw["model"] |= {"path": str(fetch_model(controller, token=token)), "revision": None}
+    raw["run_folder"] = str(folder)
+    terms: dict[str, Path] = {}
+    for number, file in enumerate(object_files(raw["algorithm"])):
+        terms[file] = folder / "terms" / str(number) / Path(file).name
+        terms[file].parent.mkdir(parents=True, exist_ok=True)
+        terms[file].write_bytes(fetch_file(term_url(controller, number), token=token))
+    raw["algorithm"] = with_changed_files(raw["algorithm"], lambda file: str(terms[file]))
+    fetch_alone(checkpoints_url(controller), folder / CHECKPOINTS, token=token)
+    (folder / RECIPE).write_text(write_yaml(raw), encoding="utf-8")
+    return folder
+
+
+def node_run_folder(name: str) -> Path:
+    """Where `fetch_run` puts a run."""
+    return cache_folder("runs") / name

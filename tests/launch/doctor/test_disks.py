@@ -17,7 +17,11 @@ def look(
 ) -> list[State]:
     mount = Mount(Path("/"), kind, "/dev/sda1")
     found = disk(
-        name, folder, attempt=lambda there: trial, free_bytes=lambda there: free, mounted=lambda there: mount
+        folder,
+        holds_runs=name == "runs",
+        attempt=lambda there: trial,
+        free_bytes=lambda there: free,
+        mounted=lambda there: mount,
     )
     return [finding.state for finding in found]
 
@@ -29,7 +33,7 @@ def test_a_folder_is_tried_with_a_file_that_is_gone_afterwards(tmp_path: Path) -
 
 
 def test_a_folder_that_is_not_there_yet_is_tried_above(tmp_path: Path) -> None:
-    (found,) = disk("runs", tmp_path / "runs" / "one", free_bytes=lambda there: PLENTY)
+    (found,) = disk(tmp_path / "runs" / "one", free_bytes=lambda there: PLENTY)
     assert f"which will be made in {tmp_path}" in found.found
     assert list(tmp_path.iterdir()) == []
 

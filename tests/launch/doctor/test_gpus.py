@@ -74,7 +74,7 @@ def cuda(
         ask=lambda: ANSWER | answer,
         compilers=lambda: missing,
     )
-    return {finding.what: finding for finding in found}
+    return {finding.what or "cuda": finding for finding in found}
 
 
 def test_a_machine_with_all_of_it_has_a_line_for_each() -> None:

@@ -41,16 +41,16 @@ def test_a_cpu_that_does_not_say_what_it_has_is_a_line(tmp_path: Path) -> None:
 
 
 def test_one_core_is_shared_by_server_and_trainer() -> None:
-    (fine,) = hardware.cores(available=lambda: 2, total=lambda: 64)
+    fine = hardware.cores(available=lambda: 2, total=lambda: 64)
     assert fine.state is State.OK and fine.found.startswith("2 of 64")
-    (single,) = hardware.cores(available=lambda: 1, total=lambda: 1)
+    single = hardware.cores(available=lambda: 1, total=lambda: 1)
     assert single.state is State.LOST and "--cpus" in single.fix
 
 
 def test_memory_that_no_recipe_fits_into_is_lost() -> None:
-    (fine,) = hardware.memory(lambda: MachineMemory(16 * 2**30, 8 * 2**30, is_bounded=False))
+    fine = hardware.memory(lambda: MachineMemory(16 * 2**30, 8 * 2**30, is_bounded=False))
     assert fine.found == "8.0 GiB free of 16.0 GiB"
-    (small,) = hardware.memory(lambda: MachineMemory(4 * 2**30, 2 * 2**30, is_bounded=True))
+    small = hardware.memory(lambda: MachineMemory(4 * 2**30, 2 * 2**30, is_bounded=True))
     assert small.state is State.LOST and "control group" in small.found
 
 
@@ -58,23 +58,21 @@ def test_control_groups_of_either_version_are_read(tmp_path: Path) -> None:
     own, mounted = tmp_path / "own", tmp_path / "mounted"
     mounted.mkdir()
     own.write_text("0::/job\n")
-    (none,) = hardware.control_groups(own, mounted)
+    none = hardware.control_groups(own, mounted)
     assert none.state is State.LOST and "memory_gib" in none.fix
     (mounted / "cgroup.controllers").write_text("cpu memory\n")
-    (second,) = hardware.control_groups(own, mounted)
+    second = hardware.control_groups(own, mounted)
     assert second.state is State.OK and "version 2" in second.found
     own.write_text("4:memory:/job\n")
     (mounted / "cgroup.controllers").unlink()
     (mounted / "memory").mkdir()
-    (first,) = hardware.control_groups(own, mounted)
+    first = hardware.control_groups(own, mounted)
     assert first.state is State.OK and "version 1" in first.found
 
 
 def test_a_small_dev_shm_is_lost_and_one_that_is_missing_broken(tmp_path: Path) -> None:
     def state(folder: Path, size: int, *, may_write: bool = True) -> State:
-        (found,) = hardware.shared_memory(
-            folder, size_of=lambda folder: size, may_write=lambda folder: may_write
-        )
+        found = hardware.shared_memory(folder, size_of=lambda _: size, may_write=lambda _: may_write)
         return found.state
 
     assert state(tmp_path, 16 * 2**30) is State.OK
@@ -88,7 +86,7 @@ def test_a_small_dev_shm_is_lost_and_one_that_is_missing_broken(tmp_path: Path) 
     [(128, State.BROKEN), (1024, State.LOST), (65536, State.OK), (resource.RLIM_INFINITY, State.OK)],
 )
 def test_few_file_descriptors_are_few_trajectories(soft: int, state: State) -> None:
-    (found,) = hardware.file_descriptors(lambda: (soft, 524288))
+    found = hardware.file_descriptors(lambda: (soft, 524288))
     assert found.state is state
     assert ("ulimit -n 65536" in found.fix) is (state is not State.OK)
 
@@ -100,8 +98,7 @@ NOW = 1_795_000_000.0
 def look(wall: Sequence[float], *, step: float = 0.2, keeps: bool | None = True) -> Finding:
     monotonic, walls = iter([10.0, 10.0 + step]), iter(wall)
     clocks = Clocks(lambda: next(monotonic), lambda: next(walls), lambda seconds: None, lambda: keeps)
-    (found,) = clock(clocks)
-    return found
+    return clock(clocks)
 
 
 def test_clocks_that_agree_are_fine() -> None:

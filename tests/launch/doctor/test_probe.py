@@ -5,8 +5,8 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from asyncrl.launch.doctor.catalog import containers, sandbox
 from asyncrl.launch.doctor.probe import Finding, Probe, State, examine, lost, ok, worst
+from asyncrl.launch.doctor.software import containers, sandbox
 
 
 def fails() -> list[Finding]:
@@ -18,11 +18,11 @@ def test_findings_come_in_the_order_of_the_probes() -> None:
 
     def first() -> list[Finding]:
         assert second_first.wait(60)
-        return [ok("first", "here")]
+        return [ok("here", what="first")]
 
     def second() -> list[Finding]:
         second_first.set()
-        return [ok("second", "here"), ok("third", "here")]
+        return [ok("here", what="second"), ok("here", what="third")]
 
     probes = [Probe("first", first, 60), Probe("second", second, 60)]
     found = list(examine(probes, waiting=lambda probe: None))
@@ -30,10 +30,10 @@ def test_findings_come_in_the_order_of_the_probes() -> None:
 
 
 def test_a_probe_that_raises_is_a_line_and_the_others_are_heard() -> None:
-    probes = [Probe("limits", fails, 60), Probe("disk", lambda: [ok("disk", "here")], 60)]
+    probes = [Probe("limits", fails, 60), Probe("disk", lambda: [ok("here", what="disk")], 60)]
     broken, fine = examine(probes, waiting=lambda probe: None)
     assert broken.state is State.LOST and "FileNotFoundError" in broken.found and "/proc/gone" in broken.found
-    assert broken.fix and fine == ok("disk", "here")
+    assert broken.fix and fine == ok("here", what="disk")
 
 
 def test_a_probe_that_hangs_is_a_line_in_its_own_state() -> None:
@@ -43,13 +43,16 @@ def test_a_probe_that_hangs_is_a_line_in_its_own_state() -> None:
         forever.wait()
         return []
 
-    probes = [Probe("driver", hangs, 0.05, State.BROKEN), Probe("disk", lambda: [ok("disk", "here")], 60)]
+    probes = [
+        Probe("driver", hangs, 0.05, State.BROKEN),
+        Probe("disk", lambda: [ok("here", what="disk")], 60),
+    ]
     try:
         late, fine = examine(probes, waiting=lambda probe: None)
     finally:
         forever.set()
     assert late.state is State.BROKEN and late.found == "no answer within 0.05 s"
-    assert fine == ok("disk", "here")
+    assert fine == ok("here", what="disk")
 
 
 def test_one_that_takes_over_a_second_is_announced_before_its_line() -> None:
@@ -61,14 +64,14 @@ def test_one_that_takes_over_a_second_is_announced_before_its_line() -> None:
 
     def slow() -> list[Finding]:
         assert announced.wait(60)
-        return [ok("hub", "here")]
+        return [ok("here", what="hub")]
 
-    assert list(examine([Probe("hub", slow, 60)], waiting=waiting)) == [ok("hub", "here")]
+    assert list(examine([Probe("hub", slow, 60)], waiting=waiting)) == [ok("here", what="hub")]
     assert told == ["hub"]
 
 
 def test_the_state_of_the_machine_is_that_of_its_worst_line() -> None:
-    fine, less = ok("a", "here"), lost("b", "gone", "Slower.", "Buy one.")
+    fine, less = ok("here", what="a"), lost("gone", "Slower.", "Buy one.")
     assert worst([]) is State.OK
     assert worst([fine, less]) is State.LOST
     assert worst([Finding("c", State.BROKEN, "gone"), less, fine]) is State.BROKEN
@@ -108,8 +111,7 @@ def engine_line(there: str | None, returncode: int = 0, stderr: str = "") -> Fin
         assert command == [there, "info"]
         return subprocess.CompletedProcess(command, returncode, "", stderr)
 
-    (found,) = containers(lambda name: name if name == there else None, ask)
-    return found
+    return containers(lambda name: name if name == there else None, ask)
 
 
 def test_containers_need_an_engine_that_answers() -> None:

@@ -41,9 +41,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 async def site(nodes: Cluster, tmp_path: Path) -> AsyncIterator[RayCluster]:
     recipe = make_recipe(
-        tmp_path,
-        cluster={"backend": "ray", "address": nodes.address},
-        serving={"start_timeout_seconds": 30},
+        tmp_path, cluster={"backend": "ray", "address": nodes.address}, serving={"start_timeout_seconds": 30}
     )
     async with open_cluster(recipe) as site:
         yield site

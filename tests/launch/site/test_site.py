@@ -1,10 +1,17 @@
 """Needs of processes on their nodes, their places on one machine, and the files that another node fetches."""
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 from fakes.models import write_model
+from fakes.processes import wait_for_end
 from fakes.recipes import make_recipe
 from fakes.requests import NoRequests
 
@@ -13,8 +20,8 @@ from asyncrl.controller.http_service import ControllerService
 from asyncrl.journal.starts import ServerChanges
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import server_needs
-from asyncrl.launch.site.fetched import fetch_run
-from asyncrl.launch.site.site import LocalSite, Need, forwarded, trainer_needs
+from asyncrl.launch.site.process import ChildProcess
+from asyncrl.launch.site.site import LocalSite, Need, fetch_run, forwarded, trainer_needs
 from asyncrl.recipe.file import dump_recipe, load_recipe, object_files
 from asyncrl.recipe.sections.serving import Cluster
 from asyncrl.run.checkpoints import saved_versions
@@ -109,3 +116,67 @@ async def test_a_trainer_elsewhere_finds_model_terms_and_checkpoints_on_its_own_
     assert saved_versions(folder / "checkpoints") == [8]
     term.unlink()
     check_terms(there.algorithm)
+
+
+SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP
+PARENT = (
+    "import subprocess, sys, time; p = subprocess.Popen([sys.executable, '-c', 'import time; "
+    "time.sleep(600)']); "
+    "print(p.pid, flush=True); time.sleep(600)"
+)
+
+
+def child(folder: Path, code: str) -> ChildProcess:
+    return ChildProcess("child", ["-c", code], environment={}, log_path=folder / "log")
+
+
+async def wait_for_output(path: Path, *, seconds: float = 300.0) -> str:
+    deadline = time.monotonic() + seconds
+    while not (path.exists() and path.read_text().strip()):
+        assert time.monotonic() < deadline, "the child said nothing"
+        await asyncio.sleep(0.01)
+    return path.read_text().strip()
+
+
+async def test_a_child_that_ends_leaves_its_code_and_its_last_lines(tmp_path: Path) -> None:
+    process = child(tmp_path, "print('first'); print('last'); raise SystemExit(7)")
+    await process.start()
+    assert await process.wait() == 7
+    assert process.last_lines(1) == "last"
+
+
+async def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
+    process = child(tmp_path, STUBBORN)
+    await process.start()
+    await wait_for_output(tmp_path / "log")
+    await process.stop(grace_seconds=0.2)
+    assert process.returncode() == -signal.SIGKILL
+
+
+async def test_what_a_child_started_ends_with_it(tmp_path: Path) -> None:
+    process = child(tmp_path, PARENT)
+    await process.start()
+    grandchild = psutil.Process(int(await wait_for_output(tmp_path / "log")))
+    await process.stop(grace_seconds=0.2)
+    assert not wait_for_end([grandchild])
+
+
+def test_a_child_does_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
+    script = (
+        "import asyncio, sys\nfrom pathlib import Path\n"
+        "from asyncrl.launch.site.process import ChildProcess\n"
+        "async def main():\n"
+        f"    p = ChildProcess('c', ['-c', {SLEEP!r}], environment={{}}, "
+        f"log_path=Path({str(tmp_path / 'log')!r}))\n"
+        "    await p.start()\n    print(p.pid, flush=True)\n    await p.wait()\n"
+        "asyncio.run(main())\n"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    launched = psutil.Process(int(launcher.stdout.readline()))
+    asyncio.run(wait_for_output(tmp_path / "log"))
+    os.kill(launcher.pid, signal.SIGKILL)
+    launcher.wait()
+    launcher.stdout.close()
+    assert not wait_for_end([launched])

@@ -3,27 +3,26 @@
 from pathlib import Path
 
 from asyncrl.errors import InputError
-from asyncrl.launch.doctor import packages
+from asyncrl.launch.doctor import software
 from asyncrl.launch.doctor.probe import State
 
 HERE = {"sglang": "0.5.23", "torch": "2.13.0+cpu", "transformers": "5.19.0", "megatron-core": "0.16.1"}
 
 
 def test_what_is_installed_here_is_what_is_pinned_and_locked() -> None:
-    for look in (packages.owners, packages.pins):
-        (found,) = look()
+    for look in (software.owners, software.pins):
+        found = look()
         assert found.state is State.OK, found
-    lock = packages.lock_file()
+    lock = software.lock_file()
     assert lock is not None and lock.name == "cpu.lock"
 
 
 def test_another_version_of_an_engine_is_broken() -> None:
     def pins(**versions: str | None) -> State:
-        found = packages.pins(
+        finding = software.pins(
             lambda: ["sglang==0.5.23", "torch>=2.13", 'ray==2.60.0; extra == "ray"'],
             version_of=lambda name: (HERE | versions).get(name),
         )
-        (finding,) = found
         return finding.state
 
     assert pins() is State.OK
@@ -37,12 +36,12 @@ def test_differences_from_the_lock_are_named_and_local_versions_are_none(tmp_pat
     lock.write_text(
         '# a comment\ntorch==2.13.0\nsglang==0.5.23 --hash=sha256:00\nold==1; python_version < "3.0"\n'
     )
-    (fine,) = packages.locked(lambda: lock, version_of=HERE.get)
+    fine = software.locked(lambda: lock, version_of=HERE.get)
     assert (fine.state, fine.found) == (State.OK, "all 2 of cpu.lock")
-    (other,) = packages.locked(lambda: lock, version_of={"torch": "2.13.1"}.get)
+    other = software.locked(lambda: lock, version_of={"torch": "2.13.1"}.get)
     assert other.state is State.LOST
     assert "torch 2.13.1 (lock: 2.13.0), sglang is missing (0.5.23)" in other.found
-    (wheel,) = packages.locked(lambda: None)
+    wheel = software.locked(lambda: None)
     assert wheel.state is State.OK
 
 
@@ -50,5 +49,5 @@ def test_another_distribution_that_owns_a_package_of_asyncrl_is_broken() -> None
     def theirs() -> None:
         raise InputError('"import verifiers" finds another one. Install asyncrl in a separate environment.')
 
-    (found,) = packages.owners([theirs])
+    found = software.owners([theirs])
     assert found.state is State.BROKEN and found.fix == "Install asyncrl in a separate environment."

@@ -15,8 +15,8 @@ from fakes.requests import NoRequests
 from asyncrl.commands import serve as command
 from asyncrl.controller.http_service import ControllerService
 from asyncrl.errors import InputError, ServerError
-from asyncrl.launch import remote_server
-from asyncrl.launch.remote_server import RemoteServer, fetch_server
+from asyncrl.launch import engine_only
+from asyncrl.launch.engine_only import RemoteServer, fetch_server
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.system.network import free_ports
 from asyncrl.wire.access import Keys
@@ -76,10 +76,7 @@ async def test_who_has_no_key_of_the_run_is_told_what_the_run_needs(controller: 
     ],
 )
 def test_a_server_that_nobody_could_reach_is_not_started(
-    token: str,
-    words: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
+    token: str, words: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ASYNCRL_TOKEN", token)
     monkeypatch.setattr(command, "outward_address", lambda: "127.0.0.1")
@@ -110,5 +107,5 @@ class DyingServers:
 async def test_a_server_that_keeps_dying_is_given_up_with_its_last_words() -> None:
     servers: Any = DyingServers()
     with pytest.raises(ServerError, match=r"died 6 times, the last time with exit code -9.*\n.*memory"):
-        await remote_server._keep(servers)
-    assert servers.num_restarts == remote_server.MAX_DEATHS
+        await engine_only._keep(servers)
+    assert servers.num_restarts == engine_only.MAX_DEATHS
