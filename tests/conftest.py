@@ -96,7 +96,7 @@ HEAVY = (
     # Hundreds of drawn answers, tasks, samples or queues.
     *(
         "verifiers/math/test_properties.py",
-        "examples/test_code_tasks.py",
+        "examples/test_code_pretrain.py",
         "readers/compare/test_intervals.py",
     ),
     # Processes by the dozen.

@@ -24,7 +24,7 @@ from asyncrl.serving.sglang import control
 from asyncrl.turns import conversation as turns
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
-from asyncrl.turns.summaries import KEPT_TURNS, REQUEST, is_summary
+from asyncrl.turns.history import KEPT_TURNS, REQUEST, is_summary
 
 INCOMPLETE = "\ufffd"
 MOST_SHOWN = 2000

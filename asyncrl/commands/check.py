@@ -30,7 +30,7 @@ from asyncrl.recipe.former_keys import translate_file
 from asyncrl.recipe.notes import notes, preset_in_short
 from asyncrl.rollout.agents.kit import agent_in_short
 from asyncrl.run.folder import RunFolder
-from asyncrl.turns.shown import history_notes, turns_in_short
+from asyncrl.turns.kit import history_notes, turns_in_short
 
 HELP = "Validate a recipe and its data, print what it sets and what would run where."
 EXAMPLES = (

@@ -29,8 +29,7 @@ from asyncrl.tasks.openings import Openings
 from asyncrl.tasks.row_choice import RowChoice, WantedRows
 from asyncrl.tasks.task_list import template_of
 from asyncrl.tasks.verifier_cache import VerifierCache
-from asyncrl.turns.kit import read_kit
-from asyncrl.turns.shown import turn_lines
+from asyncrl.turns.kit import read_kit, turn_lines
 from verifiers.golds import parse_gold
 
 HELP = "Print exactly what the model sees of one row: text, tokens, what stops it, the gold and its verifier."

@@ -33,7 +33,7 @@ from asyncrl.system.places import LOGS
 from asyncrl.tasks.demonstration import Demonstration, Pair
 from asyncrl.tasks.order import TaskOrder
 from asyncrl.tasks.source_choice import SourceChoice
-from asyncrl.turns.summaries import summary_turns
+from asyncrl.turns.history import summary_turns
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from asyncrl.examples.rows import (
 )
 from asyncrl.recipe.sections.section import Fraction, Positive
 from asyncrl.turns.environment import End, Observation
-from asyncrl.turns.summaries import INTRODUCTION
+from asyncrl.turns.history import INTRODUCTION
 
 NEXT, END, ASK, NOTHING = ">", ".", "?", "-"
 """The model's request for a page; the ledger's last message; the recipe's turns.summarize.request; a summary

@@ -43,8 +43,7 @@ from asyncrl.tasks.order import TaskTable
 from asyncrl.tasks.recorded import read_recorded_tasks
 from asyncrl.tasks.task_list import read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache
-from asyncrl.turns.kit import TurnKit, read_kit
-from asyncrl.turns.shown import answered_example
+from asyncrl.turns.kit import TurnKit, answered_example, read_kit
 
 log = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from asyncrl.turns.calls import Call
 from asyncrl.turns.episode import EnvironmentFault, Episode, TurnLimit
 from asyncrl.turns.kit import TurnKit
 from asyncrl.turns.pool import EpisodePool
-from asyncrl.turns.tools.tool import Tool
+from asyncrl.turns.tools import Tool
 
 _MADE = {"string": "0", "integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
 

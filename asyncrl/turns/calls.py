@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
-from asyncrl.turns.tools.tool import Tool
+from asyncrl.turns.tools import Tool
 
 
 @dataclass(frozen=True, slots=True)

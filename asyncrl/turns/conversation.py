@@ -17,15 +17,30 @@ from asyncrl.records import EnvironmentSpec, Finish, Observed
 from asyncrl.turns.calls import Call, CallFormat, CallResult
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Message, Observation, Recovery
-from asyncrl.turns.episode import EnvironmentFault, Episode, Episodes, TurnLimit
-from asyncrl.turns.history import Continued, Exchange, RenderedHistory
-from asyncrl.turns.replay import RecordedTurn, bring_back, lost_part, read_turn
-from asyncrl.turns.summaries import KEPT_TURNS, REQUEST, Summaries, is_summary
+from asyncrl.turns.episode import (
+    EnvironmentFault,
+    Episode,
+    Episodes,
+    RecordedTurn,
+    TurnLimit,
+    bring_back,
+    lost_part,
+    read_turn,
+    reply_messages,
+    result_messages,
+    shortened,
+)
+from asyncrl.turns.history import (
+    KEPT_TURNS,
+    REQUEST,
+    Continued,
+    Exchange,
+    RenderedHistory,
+    Summaries,
+    is_summary,
+)
 from asyncrl.turns.tally import TURNS, Tally, TurnFaults
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault, over_limit
-
-MOST_CHARACTERS = 200_000
-"""Most characters of one message that an environment or a tool answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +246,7 @@ class Conversation:
             return self._observed_results(turn, calls, results, spent, num_tokens)
         if is_last:
             return Ended(Finish.LENGTH)
-        messages = _messages(reply)
+        messages = reply_messages(reply)
         notes = {"seconds": spent, "messages": messages, "reward": _reward(reply)}
         try:
             return self._answered(turn, messages, notes, num_tokens)
@@ -248,7 +263,7 @@ class Conversation:
         num_tokens: int,
     ) -> Observed | Branched:
         assert self.run.calls is not None
-        messages = _result_messages(results)
+        messages = result_messages(results)
         losses = [place for place, result in enumerate(results) if result.has_lost]
         notes = {
             **({"losses": losses} if losses else {}),
@@ -262,7 +277,7 @@ class Conversation:
         tokens: list[int] = []
         for result in results:
             before, after = self.run.calls.around(result)
-            tokens += self.run.dialogue.inline(before, _shortened(result.output), after)
+            tokens += self.run.dialogue.inline(before, shortened(result.output), after)
         return Observed(tokens, json.dumps(notes))
 
     def _answered(
@@ -287,7 +302,7 @@ class Conversation:
         if self._episode is None:
             self._episode = await self.run.episodes.open(self.environment)
             await self._episode.start(self.row)
-            await bring_back(self._episode, self._recorded(), _result_messages, _messages)
+            await bring_back(self._episode, self._recorded())
         return self._episode
 
     def _ask(self, episode: Episode, calls: Sequence[Call]) -> None:
@@ -317,25 +332,6 @@ class Conversation:
             await episode.close()
 
 
-def _messages(reply: Observation) -> list[Message]:
-    if isinstance(reply.messages, str):
-        return [{"role": "user", "content": _shortened(reply.messages)}]
-    return [
-        {**message, "content": _shortened(message["content"])}
-        if isinstance(message.get("content"), str)
-        else message
-        for message in reply.messages
-    ]
-
-
-def _shortened(text: str) -> str:
-    """Without its middle, where it is longer than any observation: the journal keeps each."""
-    if len(text) <= MOST_CHARACTERS:
-        return text
-    half, left_out = MOST_CHARACTERS // 2, len(text) - MOST_CHARACTERS
-    return f"{text[:half]}[... {left_out} characters were left out here ...]{text[-half:]}"
-
-
 def _reward(reply: Observation) -> float | None:
     """The reward of the turn that it answers. Raises EnvironmentFault where it is none."""
     if reply.reward is None:
@@ -344,10 +340,6 @@ def _reward(reply: Observation) -> float | None:
         return as_number(reply.reward, "the reward of an Observation", -MAX_SHAPING, MAX_SHAPING)
     except ValueError as error:
         raise EnvironmentFault(str(error)) from error
-
-
-def _result_messages(results: Sequence[CallResult]) -> list[Message]:
-    return [{"role": "tool", "name": result.name, "content": _shortened(result.output)} for result in results]
 
 
 def _verdict(end: End) -> Verdict | None:

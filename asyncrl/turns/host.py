@@ -2,7 +2,7 @@
 tools, and what it forks, one process per trajectory.
 
 A process builds its environment and answers one request at a time. Whatever code of the environment or of a
-tool raises ends here and becomes words; what the pool makes of them says `asyncrl.turns.process`."""
+tool raises ends here and becomes words; what the pool makes of them says `asyncrl.turns.hosted_episode`."""
 
 import contextlib
 import functools
@@ -52,7 +52,7 @@ class Failure(StrEnum):
 
 
 class HostedTool(Protocol):
-    """A tool, as its process needs it: an `asyncrl.turns.tools.tool.Tool`."""
+    """A tool, as its process needs it: an `asyncrl.turns.tools.Tool`."""
 
     @property
     def name(self) -> str: ...

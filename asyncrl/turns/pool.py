@@ -19,15 +19,13 @@ from asyncrl.loops import RunPart
 from asyncrl.records import EnvironmentSpec
 from asyncrl.turns.episode import EnvironmentFault, Episode
 from asyncrl.turns.host import BUILD, Cast, Preparation
-from asyncrl.turns.hosted_episode import HostedEpisode, NoEpisode
-from asyncrl.turns.process import EpisodeProcess, Late, death
+from asyncrl.turns.hosted_episode import EpisodeProcess, HostedEpisode, Late, NoEpisode, death
 from asyncrl.turns.registry import check_options
-from asyncrl.turns.variables import kept_variables
 from verifiers.template import Template, WorkerDied
 
 START_SECONDS = 60.0
 """To build an environment and to start it: no response is to blame for that time."""
-TOOL_LOADER = "asyncrl.turns.tools.tool:load_tools"
+TOOL_LOADER = "asyncrl.turns.tools:load_tools"
 MOUNTING = frozenset(["python", "container"])
 """Tools and environments whose sandbox mounts, which Landlock forbids: from the process of one nothing is
 hidden. Its programs see no file of the machine anyway."""
@@ -36,7 +34,8 @@ KEPT_VARIABLES = frozenset(
     "COVERAGE_PROCESS_START".split()
 )
 """Environment variables that reach environments and tools, besides those of any program of the user's
-(`asyncrl.turns.variables`). What else they need is an option, or in a file."""
+(`kept_variables`). What else they need is an option, or in a file."""
+_KEPT_OF_ANY = frozenset("LANG LANGUAGE TZ LD_LIBRARY_PATH SSL_CERT_FILE SSL_CERT_DIR".split())
 
 
 class EpisodePool(RunPart):
@@ -182,6 +181,11 @@ class EpisodePool(RunPart):
 
 def _names(tool: str | Mapping[str, Any]) -> list[str]:
     return [tool] if isinstance(tool, str) else list(tool)
+
+
+def kept_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those that any program of the user's may need: locale, time zone, libraries and certificates."""
+    return {key: value for key, value in variables.items() if key in _KEPT_OF_ANY or key.startswith("LC_")}
 
 
 def clean_environment(variables: Mapping[str, str], temporary: str) -> dict[str, str]:

@@ -19,8 +19,8 @@ from asyncrl.examples.ledger import (
 from asyncrl.recipe.file import load_recipe
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation
+from asyncrl.turns.history import Summaries
 from asyncrl.turns.kit import read_kit
-from asyncrl.turns.summaries import Summaries
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "r1_zero_ledger_cpu.yaml"
 

@@ -32,7 +32,7 @@ def test_long_sums_have_numbers_of_four_or_five_digits_and_short_ones_below_fift
 
 
 def test_a_call_holds_the_sum_and_its_output_is_what_the_calculator_says() -> None:
-    from asyncrl.turns.tools.calculator import calculator
+    from asyncrl.turns.built_in_tools import calculator
 
     for example in draw_corpus(OPTIONS, without=set()):
         if example.observed:

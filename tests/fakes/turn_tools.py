@@ -17,7 +17,7 @@ CHECKED_IN: list[int] = []
 
 @dataclass
 class FakeTool:
-    """As asyncrl.turns.tools.tool.Tool, as far as a process needs it."""
+    """As asyncrl.turns.tools.Tool, as far as a process needs it."""
 
     name: str
     function: Callable[..., Any]

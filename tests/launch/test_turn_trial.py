@@ -12,7 +12,7 @@ from asyncrl.launch.turn_trial import made_arguments, try_turns
 from asyncrl.recipe import Recipe
 from asyncrl.records import EnvironmentSpec, Task, VerifierSpec
 from asyncrl.turns.kit import TurnKit
-from asyncrl.turns.tools.tool import load_tools
+from asyncrl.turns.tools import load_tools
 
 OWN = '''
 import os, time

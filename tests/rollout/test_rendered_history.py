@@ -40,8 +40,7 @@ from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.turns.conversation import Conversations, TurnLimits
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation
-from asyncrl.turns.history import RenderedHistory
-from asyncrl.turns.summaries import Summaries
+from asyncrl.turns.history import RenderedHistory, Summaries
 
 ASKED = {"role": "user", "content": "Guess."}
 END = "<|im_end|>"

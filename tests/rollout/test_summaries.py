@@ -34,8 +34,8 @@ from asyncrl.rollout.credits import credited_worths
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation
+from asyncrl.turns.history import INTRODUCTION, Summaries, is_summary
 from asyncrl.turns.kit import TurnKit, conversations_of
-from asyncrl.turns.summaries import INTRODUCTION, Summaries, is_summary
 
 REQUEST = "Sum up."
 SETTINGS = Summarize(at_tokens=320, max_tokens=60, keep_turns=1, request=REQUEST)

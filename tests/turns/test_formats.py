@@ -9,7 +9,7 @@ from turns.test_dialogue import make_codec
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.turns.calls import Call, CallFormat, CallResult, call_format
-from asyncrl.turns.tools.tool import Tool, load_tool, load_tools
+from asyncrl.turns.tools import Tool, load_tool, load_tools
 
 ADD = 'say <tool_call>\n{"name": "calculator", "arguments": {"expression": "2+3"}}\n</tool_call>'
 WANTED = Call("calculator", {"expression": "2+3"})
@@ -118,7 +118,7 @@ def test_tags_need_tools_of_one_text(codec: TextCodec) -> None:
         """
         return ""
 
-    from asyncrl.turns.tools.tool import schema_of
+    from asyncrl.turns.tools import schema_of
 
     with pytest.raises(InputError, match="the tool move takes x, y"):
         call_format("tags", codec, [Tool("move", schema_of(move, "move"), move)])

@@ -243,7 +243,7 @@ async def test_a_turn_over_its_time_is_a_limit_and_its_process_is_killed(
     folder: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As long as a busy machine takes to give it that time.
-    monkeypatch.setattr("asyncrl.turns.process._MAX_STRETCH", 1000.0)
+    monkeypatch.setattr("asyncrl.turns.hosted_episode._MAX_STRETCH", 1000.0)
     async with EpisodePool(folder=folder, timeout_seconds=0.3) as pool:
         episode = await pool.open(named("Odd"))
         await episode.start({})

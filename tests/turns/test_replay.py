@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from asyncrl.turns.calls import Call, CallResult
 from asyncrl.turns.environment import End, Message, Observation, Recovery
-from asyncrl.turns.episode import EnvironmentFault, Recoveries
-from asyncrl.turns.replay import RecordedTurn, bring_back, lost_part
+from asyncrl.turns.episode import (
+    EnvironmentFault,
+    RecordedTurn,
+    Recoveries,
+    bring_back,
+    lost_part,
+    reply_messages,
+    result_messages,
+)
 
 LATE = "late"
 """The argument of a call that ends the process, and with it the state of all tools."""
@@ -59,14 +66,6 @@ class Counting:
         return f"{name} {self._counts[name]}"
 
 
-def of_results(results: Sequence[CallResult]) -> list[Message]:
-    return [{"role": "tool", "content": result.output} for result in results]
-
-
-def of_reply(reply: Observation) -> list[Message]:
-    return [{"role": "user", "content": reply.messages}]
-
-
 Turn = list[Call] | None
 
 
@@ -74,10 +73,10 @@ async def play(episode: Counting, turn: Turn) -> RecordedTurn:
     if turn is None:
         reply = await episode.step("text")
         assert isinstance(reply, Observation)
-        return RecordedTurn("text", of_reply(reply))
+        return RecordedTurn("text", reply_messages(reply))
     results = await episode.call(turn)
     losses = [place for place, result in enumerate(results) if result.has_lost]
-    return RecordedTurn("text", of_results(results), turn, losses)
+    return RecordedTurn("text", result_messages(results), turn, losses)
 
 
 CALLS = st.builds(
@@ -104,10 +103,10 @@ async def test_a_conversation_continues_as_if_nothing_were_lost_or_is_a_fault(
     episode = Counting(recoveries)
     if lost_part(recoveries, recorded) is not None:
         with pytest.raises(EnvironmentFault, match="says that it cannot be played again"):
-            await bring_back(episode, recorded, of_results, of_reply)
+            await bring_back(episode, recorded)
         assert not episode.asked
         return
-    await bring_back(episode, recorded, of_results, of_reply)
+    await bring_back(episode, recorded)
     parts = {"environment": recoveries.environment, **recoveries.tools}
     assert all(parts[name] is Recovery.REPLAYABLE for name in episode.asked)
     assert [await play(episode, turn) for turn in turns[num_before:]] == expected[num_before:]
@@ -123,7 +122,7 @@ async def brought_back(turns: list[Turn]) -> Counting:
     first = Counting(MIXED)
     recorded = [await play(first, turn) for turn in turns]
     episode = Counting(MIXED)
-    await bring_back(episode, recorded, of_results, of_reply)
+    await bring_back(episode, recorded)
     return episode
 
 
@@ -146,4 +145,4 @@ async def test_what_tools_did_before_they_lost_their_state_is_not_played_again()
 async def test_an_answer_that_differs_from_the_recorded_one_is_a_fault(turn: Turn) -> None:
     recorded = RecordedTurn("text", [{"role": "tool", "content": "other"}], turn)
     with pytest.raises(EnvironmentFault, match="turn 1 was played again after a loss and answered otherwise"):
-        await bring_back(Counting(MIXED), [recorded], of_results, of_reply)
+        await bring_back(Counting(MIXED), [recorded])

@@ -8,9 +8,8 @@ from turns.test_dialogue import FAMILIES, make_codec
 from asyncrl.errors import InputError
 from asyncrl.recipe.sections.turns import Turns
 from asyncrl.turns.calls import call_format
-from asyncrl.turns.kit import TurnKit
-from asyncrl.turns.shown import ANSWER, answered_example, history_notes, turn_lines
-from asyncrl.turns.tools.tool import load_tools
+from asyncrl.turns.kit import ANSWER, TurnKit, answered_example, history_notes, turn_lines
+from asyncrl.turns.tools import load_tools
 
 GAME = Turns(environment="./game.py:Game")
 

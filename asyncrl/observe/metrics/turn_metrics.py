@@ -12,7 +12,7 @@ from asyncrl.replay.group import Group
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.run.metrics_file import Row
-from asyncrl.turns.summaries import is_summary
+from asyncrl.turns.history import is_summary
 
 
 def agent_calls(groups: Sequence[Group]) -> Row:

@@ -15,14 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from asyncrl.records import Task
-from asyncrl.rollout.agents import function_host
-from asyncrl.rollout.agents.process import (
-    Access,
-    Exit,
-    ProcessProgram,
-    ProcessPrograms,
-    Program,
-)
+from asyncrl.rollout.agents import function
+from asyncrl.rollout.agents.process import Access, Exit, ProcessProgram, ProcessPrograms, Program
 from asyncrl.rollout.agents.task import task_file
 
 MOST_STALL_SECONDS = 10.0
@@ -64,7 +58,7 @@ class FunctionHosts:
     async def _new_host(self) -> "Host":
         ours, theirs = socket.socketpair()
         stall = min(MOST_STALL_SECONDS, STALL_SHARE * self.timeout_seconds)
-        command = [sys.executable, "-m", function_host.__name__, self.function]
+        command = [sys.executable, "-m", function.__name__, self.function]
         with theirs:
             process = await self.processes.launch(
                 [*command, str(theirs.fileno()), str(stall / BEATS_PER_STALL)],
@@ -136,7 +130,7 @@ class Host:
     async def _listen(self, connection: socket.socket) -> None:
         """Until the process is empty, hangs up, or its loop stands still."""
         try:
-            reader, writer = await asyncio.open_connection(sock=connection, limit=function_host.LARGEST_LINE)
+            reader, writer = await asyncio.open_connection(sock=connection, limit=function.LARGEST_LINE)
             self._writer = writer
             writer.writelines(self._outgoing)
             # To start, it imports: the first beat may take as long as a trajectory.

@@ -20,7 +20,7 @@ from asyncrl.records import Task
 from asyncrl.rollout.agents import confined
 from asyncrl.rollout.agents.task import TASK_VARIABLE, VERDICT_VARIABLE, task_file
 from asyncrl.system.paths import search_path
-from asyncrl.turns.variables import kept_variables
+from asyncrl.turns.pool import kept_variables
 from sandbox import landlock
 from verifiers.verdict import as_number
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncrl.turns.built_in_tools import calculator
 from asyncrl.turns.environment import Recovery
-from asyncrl.turns.tools.calculator import calculator
-from asyncrl.turns.tools.tool import Tool, load_tool, load_tools, schema_of
+from asyncrl.turns.tools import Tool, load_tool, load_tools, schema_of
 
 OWN = '''
 class Counter:

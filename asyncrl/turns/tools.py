@@ -146,8 +146,8 @@ def _schema_of_type(hint: Any, where: str) -> dict[str, Any]:
 
 
 BUILT_IN = {
-    "calculator": "asyncrl.turns.tools.calculator:calculator",
-    "python": "asyncrl.turns.tools.python:PythonTool",
+    "calculator": "asyncrl.turns.built_in_tools:calculator",
+    "python": "asyncrl.turns.built_in_tools:PythonTool",
 }
 TOOLS = Plugins("tool", "asyncrl.tools", BUILT_IN)
 OWN_OPTIONS = ("tag", "result_tag")

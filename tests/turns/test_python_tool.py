@@ -12,13 +12,13 @@ import psutil
 import pytest
 from fakes.processes import descendants, wait_for_end
 
+from asyncrl.turns.built_in_tools import NO_OUTPUT, PythonTool, told, unfenced
 from asyncrl.turns.environment import EnvironmentUnavailable, Recovery
-from asyncrl.turns.tools.python import NO_OUTPUT, PythonTool, told, unfenced
 from sandbox.session import SessionResult
 from sandbox.settings import SandboxSettings
 from verifiers.plugins import checked
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +175,7 @@ def test_a_tool_in_a_forked_process_dies_with_it():
     """An episode's process is forked from a template, and killed when it is late."""
     program = (
         f"import os, sys, time\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from asyncrl.turns.tools.python import PythonTool\n"
+        "from asyncrl.turns.built_in_tools import PythonTool\n"
         "pid = os.fork()\n"
         "if pid == 0:\n"
         "    tool = PythonTool(timeout_seconds=1000)\n"
