@@ -7,19 +7,16 @@ import asyncio
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, TypedDict, cast
+from typing import Any
 
 from aiohttp import web
 
 from asyncrl.journal.reader import GroupFilter
 from asyncrl.journal.rows import (
     CallRow,
-    GroupColumns,
     GroupSummary,
-    MessageRow,
     ObservationRow,
     SegmentRow,
-    TrajectoryColumns,
     TrajectoryRow,
     as_text,
 )
@@ -33,62 +30,38 @@ MOST_CHARACTERS = 4000
 """Most of one text that a page is sent; the head and the tail of a longer one."""
 
 
-class PageCall(TypedDict):
-    name: str
-    """Empty where it could not be read."""
-    arguments: list[tuple[str, str]]
-    """Name and value, which is JSON where it is not text."""
-    error: str
-    """Why it could not be made."""
-    output: str
-    is_error: bool
+def page_observation(row: ObservationRow, texts: Sequence[str] | None) -> dict[str, Any]:
+    """`texts` of all tokens of the response; None: without text, calls and messages.
 
-
-class PageObservation(TypedDict):
-    position: int
-    """Position in the response, which counts sampled and observed tokens."""
-    turn: int
-    """The turn that it answers, from 0."""
-    turn_finish: str
-    num_tokens: int
-    seconds: float | None
-    reward: float | None
-    text: str
-    """All that the model reads, with what the chat template writes. Empty where the trajectory is told
-    without its text, as are calls and messages."""
-    calls: list[PageCall]
-    messages: list[MessageRow]
-
-
-def page_observation(row: ObservationRow, texts: Sequence[str] | None) -> PageObservation:
-    """`texts` of all tokens of the response; None: without text."""
-    has_text = texts is not None
-    text = "".join(texts[row["position"] : row["position"] + len(row["tokens"])]) if texts else ""
-    return PageObservation(
-        position=row["position"],
-        turn=row["turn"],
-        turn_finish=row["turn_finish"],
-        num_tokens=len(row["tokens"]),
-        seconds=row["seconds"],
-        reward=row["reward"],
-        text=_short(text),
-        calls=[_call(call) for call in row["calls"]] if has_text else [],
-        messages=[{**each, "text": _short(each["text"])} for each in row["messages"]] if has_text else [],
-    )
+    `position` counts sampled and observed tokens of the response, `turn` is the turn that it answers, from 0.
+    `text` is all that the model reads, with what the chat template writes.
+    """
+    position, num_tokens = row["position"], len(row["tokens"])
+    shown: dict[str, Any] = {"text": "", "calls": [], "messages": []}
+    if texts is not None:
+        shown = {
+            "text": _short("".join(texts[position : position + num_tokens])),
+            "calls": [_call(call) for call in row["calls"]],
+            "messages": [{**each, "text": _short(each["text"])} for each in row["messages"]],
+        }
+    kept = {name: row[name] for name in ("position", "turn", "turn_finish", "seconds", "reward")}
+    return {**kept, "num_tokens": num_tokens, **shown}
 
 
 def _short(text: str) -> str:
     return shortened(text, MOST_CHARACTERS)
 
 
-def _call(call: CallRow) -> PageCall:
-    return PageCall(
-        name=_short(call["name"]),
-        arguments=[(_short(name), _short(as_text(value))) for name, value in call["arguments"].items()],
-        error=_short(call["error"]),
-        output=_short(call["output"]),
-        is_error=call["is_error"],
-    )
+def _call(call: CallRow) -> dict[str, Any]:
+    """`name` is empty where it could not be read, `error` says why it could not be made. An argument is a
+    name and a value, which is JSON where it is not text."""
+    return {
+        "name": _short(call["name"]),
+        "arguments": [(_short(name), _short(as_text(value))) for name, value in call["arguments"].items()],
+        "error": _short(call["error"]),
+        "output": _short(call["output"]),
+        "is_error": call["is_error"],
+    }
 
 
 MOST_TOKENS = 20_000
@@ -97,37 +70,18 @@ LONGEST_SEARCH = 200
 """Characters."""
 
 
-class PageSegment(TypedDict):
-    """Neighbouring chunks of one version, within one turn."""
+PageTrajectory = dict[str, Any]
+"""Columns of a trajectory, and
 
-    position: int
-    """Position in the response, which counts sampled and observed tokens."""
-    version: int
-    is_continued: bool
-    staleness: int | None
-    """Staleness in versions, at the step that trained it first; None before that."""
-    num_tokens: int
-    tokens: list[list[Any]]
-    """[text, token, log-prob] of each, None for a number that is not finite; where a step kept more of them,
-    then importance log-ratio, entropy and advantage, else None for these; and last the teacher's log-prob.
-    Empty where the trajectory is told without its text."""
-
-
-class PageTrajectory(TrajectoryColumns):
-    num_prompt_tokens: int
-    num_tokens: int
-    """Sampled ones."""
-    num_observed_tokens: int
-    has_text: bool
-    """False: ask for the trajectory by itself."""
-    trained_step: int | None
-    """The step that kept what it knew of the tokens; None where none did."""
-    segments: list[PageSegment]
-    observations: list[PageObservation]
-
-
-class PageGroup(GroupColumns):
-    trajectories: list[PageTrajectory]
+- num_prompt_tokens, num_tokens (sampled ones), num_observed_tokens;
+- has_text: False for one that is asked for by itself;
+- trained_step: the step that kept what it knew of the tokens, None where none did;
+- segments: neighbouring chunks of one version within one turn, with their `position` in the response, their
+  `staleness` in versions at the step that trained them first (None before that), and `tokens`: [text, token,
+  log-prob] of each, None for a number that is not finite; where a step kept more of them, then importance
+  log-ratio, entropy and advantage, else None for these; and last the teacher's log-prob;
+- observations: as `page_observation`.
+"""
 
 
 def hold_groups(run: Run, num_groups: int) -> dict[str, Any]:
@@ -153,7 +107,7 @@ def list_groups(run: Run, wanted: GroupFilter) -> list[GroupSummary]:
     return run.journal.groups(wanted)
 
 
-def read_group(run: Run, group_id: int) -> PageGroup | None:
+def read_group(run: Run, group_id: int) -> dict[str, Any] | None:
     """A group with the text of its first trajectories, as many as MOST_TOKENS allows."""
     group = run.journal.group(group_id)
     if group is None:
@@ -164,7 +118,7 @@ def read_group(run: Run, group_id: int) -> PageGroup | None:
         left -= len(_response(trajectory))
         has_text = left >= 0 or not trajectories
         trajectories.append(_trajectory(run.texts, trajectory, group["step"], has_text=has_text))
-    return cast(PageGroup, {**group, "trajectories": trajectories})
+    return {**group, "trajectories": trajectories}
 
 
 def read_trajectory(run: Run, group_id: int, sample: int, branch: int = 0) -> PageTrajectory | None:
@@ -228,22 +182,21 @@ def _trajectory(
     texts = texts_of(trajectory["prompt_tokens"], _response(trajectory)) if has_text else None
     known = _known(trajectory)
     segments = [
-        PageSegment(
-            position=segment["position"],
-            version=segment["version"],
-            is_continued=segment["is_continued"],
+        {
+            "position": segment["position"],
+            "version": segment["version"],
+            "is_continued": segment["is_continued"],
             # Step n trains version n - 1 on its batch.
-            staleness=None if step is None else step - 1 - segment["version"],
-            num_tokens=len(segment["tokens"]),
-            tokens=[] if texts is None else _tokens(texts, segment, known),
-        )
+            "staleness": None if step is None else step - 1 - segment["version"],
+            "num_tokens": len(segment["tokens"]),
+            "tokens": [] if texts is None else _tokens(texts, segment, known),
+        }
         for segment in _joined(trajectory["segments"])
     ]
     observations = [page_observation(each, texts) for each in trajectory["observations"]]
     left_out = ("prompt_tokens", "text", "trained", "teacher_logprobs")
-    kept = {name: value for name, value in trajectory.items() if name not in left_out}
-    row = {
-        **kept,
+    return {
+        **{name: value for name, value in trajectory.items() if name not in left_out},
         "num_prompt_tokens": len(trajectory["prompt_tokens"]),
         "num_tokens": sum(segment["num_tokens"] for segment in segments),
         "num_observed_tokens": sum(observation["num_tokens"] for observation in observations),
@@ -252,7 +205,6 @@ def _trajectory(
         "segments": segments,
         "observations": observations,
     }
-    return cast(PageTrajectory, row)
 
 
 def _response(trajectory: TrajectoryRow) -> list[int]:

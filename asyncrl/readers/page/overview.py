@@ -10,7 +10,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from aiohttp import web
 
@@ -30,41 +30,9 @@ MOST_POINTS = 60
 """Evaluations of a sparkline."""
 
 
-class Line(TypedDict):
-    """A run in the overview, and the head of every view of it."""
-
-    name: str
-    folder: str
-    revision: str
-    """Changes whenever the run has written anything or its state has changed."""
-    state: str | None
-    """State that the run reports, or "no longer running"; None where it wrote no status."""
-    cause: str | None
-    """Error that ended a run that failed."""
-    step: int | None
-    total_steps: int | None
-    again: tuple[int, int] | None
-    """First and last step of those that a resumed run trains again."""
-    accuracies: list[list[float]]
-    """[step, held-out accuracy] of its evaluations."""
-    low: float | None
-    """The last accuracy lies between `low` and `high`, at 95%."""
-    high: float | None
-    reward: float | None
-    """Mean reward of the last step."""
-    alarm: str | None
-    """The last one, as a sentence."""
-    alarm_step: int | None
-    begun_seconds: float | None
-    """Unix time of its first row."""
-    written_seconds: float | None
-    """Unix time of its last row."""
-    problem: str | None
-    """Why the run cannot be read."""
-
-
-def read_line(run: Run) -> Line:
-    """The run's line; it says what cannot be read, so that the other runs are still shown."""
+def read_line(run: Run) -> dict[str, Any]:
+    """The run in the overview, and the head of every view of it; it says what cannot be read, so that the
+    other runs are still shown."""
     revision = run.revision()
     try:
         metrics, problem = run.metrics.read(), None
@@ -85,26 +53,31 @@ def read_line(run: Run) -> Line:
         "folder": str(run.folder),
         # A run that has stopped writes nothing, but its state changes.
         "revision": f"{revision} {state}",
+        # As the run reports it, or "no longer running"; None where it wrote no status.
         "state": state,
         "cause": cause_of(run.folder) if state == "failed" else None,
         "step": step,
         "total_steps": total_steps,
+        # First and last step of those that a resumed run trains again.
         "again": _again(metrics),
         "accuracies": [[row["step"], row["greedy_accuracy"]] for row in shown],
         "low": last.get("greedy_low"),
         "high": last.get("greedy_high"),
         "reward": metrics.steps[-1].get("reward_mean") if metrics.steps else None,
+        # The last one, as a sentence.
         "alarm": f"{alarm.get('text')}{'' if alarm.get('is_on', True) else ' It is over.'}"
         if alarm
         else None,
         "alarm_step": alarm.get("step"),
+        # Unix times of its first and last row.
         "begun_seconds": min(times, default=None),
         "written_seconds": max(times, default=None),
+        # Why the run cannot be read.
         "problem": problem,
     }
 
 
-def read_head(run: Run) -> Line:
+def read_head(run: Run) -> dict[str, Any]:
     """The run's line. Raises InputError where its files cannot be read."""
     line = read_line(run)
     if line["problem"] is not None:
@@ -187,20 +160,15 @@ MOST_HELD = 8
 """Runs that an exported document compares: all of them, and each pair, with its answers."""
 
 
-class Compared(TypedDict):
-    revision: str
-    """Changes whenever one of the runs has written a row of metrics."""
-    comparison: Comparison | None
-    """None where the page has this revision already."""
-
-
 @functools.lru_cache(maxsize=MOST_COMPARED)
 def _compared(revision: str, folders: tuple[tuple[str, Path], ...]) -> Comparison:
     """`revision` says what the files hold; `folders` are name and folder of each run."""
     return compare(open_runs([folder for _, folder in folders], [name for name, _ in folders]))
 
 
-def read_comparison(folders: dict[str, Path], after: str) -> Compared:
+def read_comparison(folders: dict[str, Path], after: str) -> dict[str, Any]:
+    """`revision` changes whenever one of the runs has written a row of metrics; `comparison` is None where
+    the page has this revision already."""
     revision = " ".join(f"{name}:{stamp(folder / METRICS)}" for name, folder in folders.items())
     if revision == after:
         return {"revision": revision, "comparison": None}

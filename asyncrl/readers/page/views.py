@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from aiohttp import web
 
@@ -27,26 +27,6 @@ from asyncrl.run.status import is_running, read_status
 from asyncrl.system.places import ANSWERS
 
 
-class Curves(TypedDict):
-    cursor: str
-    """Cursor of the page's next request."""
-    is_whole: bool
-    """Whether the page has to forget what it has."""
-    keep_to: int | None
-    """The last of the page's steps that still holds; None: all of them."""
-    steps: list[int]
-    columns: dict[str, list[float | None]]
-    """Column that was asked for -> a value per step."""
-    seconds: list[float]
-    """Unix time of each step."""
-    names: list[str]
-    """All numeric columns among these rows."""
-    evaluations: list[dict[str, Any]]
-    """All of the run, in order of steps."""
-    sets: list[dict[str, Any]]
-    """All evaluations of benchmarks and named sets: name, step, and their accuracy, greedy or avg@k."""
-
-
 async def ask_curves(request: web.Request) -> web.Response:
     """A page that follows a run asks with the cursor of its last answer and gets only the steps since then.
     The cursor is a place in the file; the page drops what a resumed run superseded, as `MetricsFollower`
@@ -61,7 +41,7 @@ def hold_curves(run: Run, num_groups: int) -> dict[str, Any]:
     return {f"/api/runs/{run.name}/curves": read_curves(run, names, "")}
 
 
-def read_curves(run: Run, columns: Sequence[str], cursor: str) -> Curves:
+def read_curves(run: Run, columns: Sequence[str], cursor: str) -> dict[str, Any]:
     """The part of the curves that a page at `cursor` lacks ("": all). Raises InputError for a broken file."""
     generation, _, offset = cursor.partition("-")
     after = int(offset) if offset.isdecimal() and len(offset) < 18 else 0
@@ -70,13 +50,18 @@ def read_curves(run: Run, columns: Sequence[str], cursor: str) -> Curves:
     if is_whole and after:
         added = run.metrics.read_after(0)
     return {
+        # For the next request.
         "cursor": f"{added.generation}-{added.offset}",
+        # Whether the page has to forget what it has.
         "is_whole": is_whole,
+        # The last of the page's steps that still holds; None: all of them.
         "keep_to": added.keep_to,
         "steps": [int(row["step"]) for row in added.steps],
         "columns": {name: [_number(row.get(name)) for row in added.steps] for name in columns},
         "seconds": [row["time_seconds"] for row in added.steps],
+        # All numeric columns among these rows.
         "names": _numeric(added.steps),
+        # All of the run, in order of steps, as are those of benchmarks and named sets.
         "evaluations": [
             {
                 "step": row["step"],

@@ -119,22 +119,20 @@ def is_number(value: object) -> TypeGuard[float]:
 
 _BY_WORD = "reflection_words_mean_by_word_"
 _COLUMNS = {
-    "correct_tokens_mean": "response_tokens_mean_by_outcome_correct",
-    "wrong_tokens_mean": "response_tokens_mean_by_outcome_wrong",
-    "reflection_words_mean": "reflection_words_mean",
-    "reflection_words_share": "reflection_words_share",
-    "correct_reflection_words_mean": "reflection_words_mean_by_outcome_correct",
-    "wrong_reflection_words_mean": "reflection_words_mean_by_outcome_wrong",
+    "correct_tokens_mean": ("response_tokens_mean_by_outcome_correct", "tokens, correct responses"),
+    "wrong_tokens_mean": ("response_tokens_mean_by_outcome_wrong", "tokens, wrong responses"),
+    "reflection_words_mean": ("reflection_words_mean", "reflection words per response"),
+    "reflection_words_share": ("reflection_words_share", "share of responses with one"),
+    "correct_reflection_words_mean": (
+        "reflection_words_mean_by_outcome_correct",
+        "reflection words, correct responses",
+    ),
+    "wrong_reflection_words_mean": (
+        "reflection_words_mean_by_outcome_wrong",
+        "reflection words, wrong responses",
+    ),
 }
-"""Field -> column of a step."""
-_TITLES = {
-    "correct_tokens_mean": "tokens, correct responses",
-    "wrong_tokens_mean": "tokens, wrong responses",
-    "reflection_words_mean": "reflection words per response",
-    "reflection_words_share": "share of responses with one",
-    "correct_reflection_words_mean": "reflection words, correct responses",
-    "wrong_reflection_words_mean": "reflection words, wrong responses",
-}
+"""Field -> column of a step, title of a row."""
 
 
 def step_responses(steps: Sequence[Row]) -> list[StepResponses]:
@@ -142,7 +140,7 @@ def step_responses(steps: Sequence[Row]) -> list[StepResponses]:
     return [
         StepResponses(
             step=int(row["step"]),
-            **{field: _number(row, column) for field, column in _COLUMNS.items()},
+            **{field: _number(row, column) for field, (column, _) in _COLUMNS.items()},
             reflection_words_by_word={
                 name.removeprefix(_BY_WORD): row[name]
                 for name in row
@@ -156,7 +154,7 @@ def step_responses(steps: Sequence[Row]) -> list[StepResponses]:
 def responses_table(report: RunReport) -> Table:
     """First value, last value and mean over the steps."""
     rows = []
-    for field, title in _TITLES.items():
+    for field, (_, title) in _COLUMNS.items():
         values = [value for each in report.responses if (value := getattr(each, field)) is not None]
         if values:
             mean = sum(values) / len(values)
