@@ -8,7 +8,7 @@ responses. Tasks are the unit of sampling.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from rich.console import Console
 from rich.text import Text
@@ -34,24 +34,6 @@ PROMPT_CHARACTERS = 400
 RESPONSE_CHARACTERS = 600
 
 
-class Told(TypedDict):
-    """A verdict."""
-
-    outcome: str
-    extracted: str | None
-    detail: str
-
-
-class Example(TypedDict):
-    trajectory_id: str
-    task_id: str
-    step: int
-    prompt: str
-    response: str
-    recorded: Told
-    other: Told
-
-
 class Rate(TypedDict):
     count: int
     of: int
@@ -64,43 +46,8 @@ class Rate(TypedDict):
     high: float | None
 
 
-class Part(TypedDict):
-    first_step: int
-    last_step: int
-    num_graded: int
-    undeserved: Rate
-    undeserved_of_all: Rate
-    refused: Rate
-
-
-class Unreadable(TypedDict):
-    num_tasks: int
-    num_responses: int
-    first: dict[str, str]
-    """Task id -> why."""
-
-
-class Findings(TypedDict):
-    recorded_verifiers: list[str]
-    other_verifiers: list[str]
-    num_trained: int
-    """Responses that the sample was drawn from."""
-    num_drawn: int
-    num_graded: int
-    """Responses that both graders were asked about, so far."""
-    num_compacted: int
-    num_without_gold: int
-    num_without_row: int
-    """Drawn responses whose task no row of data.train has."""
-    unreadable_golds: Unreadable
-    kinds: dict[str, int]
-    undeserved: Rate
-    undeserved_of_all: Rate
-    refused: Rate
-    parts: list[Part]
-    change: str
-    """Sentence on undeserved rewards over the steps; empty where there is one range alone."""
-    examples: dict[str, Example]
+Findings = dict[str, Any]
+"""The JSON of `asyncrl audit --json`."""
 
 
 def kind_of(each: Regraded) -> str:
@@ -124,43 +71,39 @@ def findings(drawn: Drawn, tasks: AuditTasks, found: dict[str, Regraded]) -> Fin
     order = [found[r.trajectory_id] for r in drawn.responses if r.trajectory_id in found]
     known = {*tasks.tasks, *tasks.unreadable}
     parts = list(_parts(order))
-    return Findings(
-        recorded_verifiers=sorted(tasks.recorded),
-        other_verifiers=sorted(tasks.others),
-        num_trained=drawn.num_trained,
-        num_drawn=len(drawn.responses),
-        num_graded=len(order),
-        num_compacted=drawn.num_compacted,
-        num_without_gold=drawn.num_without_gold,
-        num_without_row=sum(response.task_id not in known for response in drawn.responses),
-        unreadable_golds=Unreadable(
-            num_tasks=len(tasks.unreadable),
-            num_responses=sum(response.task_id in tasks.unreadable for response in drawn.responses),
-            first=dict(list(tasks.unreadable.items())[:MOST_UNREADABLE]),
-        ),
-        kinds={kind: 0 for kind in (*KINDS, AGREED)} | Counter(map(kind_of, order)),
-        undeserved=undeserved_rate(order),
-        undeserved_of_all=undeserved_of_all_rate(order),
-        refused=refused_rate(order),
-        parts=parts,
-        change=_change(parts),
-        examples={kind: _example(each) for each in reversed(order) if (kind := kind_of(each)) in KINDS},
-    )
+    return {
+        "recorded_verifiers": sorted(tasks.recorded),
+        "other_verifiers": sorted(tasks.others),
+        # Responses that the sample was drawn from.
+        "num_trained": drawn.num_trained,
+        "num_drawn": len(drawn.responses),
+        "num_graded": len(order),
+        "num_compacted": drawn.num_compacted,
+        "num_without_gold": drawn.num_without_gold,
+        # Drawn responses whose task no row of data.train has.
+        "num_without_row": sum(response.task_id not in known for response in drawn.responses),
+        "unreadable_golds": {
+            "num_tasks": len(tasks.unreadable),
+            "num_responses": sum(response.task_id in tasks.unreadable for response in drawn.responses),
+            "first": dict(list(tasks.unreadable.items())[:MOST_UNREADABLE]),
+        },
+        "kinds": {kind: 0 for kind in (*KINDS, AGREED)} | Counter(map(kind_of, order)),
+        **_rates(order),
+        "parts": parts,
+        # A sentence on undeserved rewards over the steps; empty where there is one range alone.
+        "change": _change(parts),
+        "examples": {kind: _example(each) for each in reversed(order) if (kind := kind_of(each)) in KINDS},
+    }
 
 
-def undeserved_rate(graded: Iterable[Regraded]) -> Rate:
-    """Share of rewarded responses that the other grader finds wrong; faults of either are left out."""
-    return _rate(graded, (UNDESERVED, AGREED), is_rewarded)
-
-
-def undeserved_of_all_rate(graded: Iterable[Regraded]) -> Rate:
-    """Share of all responses that were rewarded and that the other grader finds wrong; without faults."""
-    return _rate(graded, (UNDESERVED, REFUSED, AGREED), lambda each: True)
-
-
-def refused_rate(graded: Iterable[Regraded]) -> Rate:
-    """Share of responses without a reward that the other grader finds right; faults are left out."""
-    return _rate(graded, (REFUSED, AGREED), lambda each: not is_rewarded(each))
+def _rates(graded: Sequence[Regraded]) -> dict[str, Rate]:
+    """Shares of rewarded responses, and of all, that the other grader finds wrong; of those without a reward
+    that it finds right. Faults of either are left out."""
+    return {
+        "undeserved": _rate(graded, (UNDESERVED, AGREED), is_rewarded),
+        "undeserved_of_all": _rate(graded, (UNDESERVED, REFUSED, AGREED), lambda each: True),
+        "refused": _rate(graded, (REFUSED, AGREED), lambda each: not is_rewarded(each)),
+    }
 
 
 def _rate(graded: Iterable[Regraded], kinds: Sequence[str], could: Callable[[Regraded], bool]) -> Rate:
@@ -180,7 +123,7 @@ def _rate(graded: Iterable[Regraded], kinds: Sequence[str], could: Callable[[Reg
     )
 
 
-def _parts(graded: Sequence[Regraded]) -> Iterator[Part]:
+def _parts(graded: Sequence[Regraded]) -> Iterator[dict[str, Any]]:
     """Ranges of steps of about one length."""
     if not graded:
         return
@@ -190,17 +133,10 @@ def _parts(graded: Sequence[Regraded]) -> Iterator[Part]:
     edges = [first + num_steps * i // num_parts for i in range(num_parts + 1)]
     for begin, end in zip(edges, edges[1:], strict=False):
         inside = [each for each in graded if begin <= each.response.step < end]
-        yield Part(
-            first_step=begin,
-            last_step=end - 1,
-            num_graded=len(inside),
-            undeserved=undeserved_rate(inside),
-            undeserved_of_all=undeserved_of_all_rate(inside),
-            refused=refused_rate(inside),
-        )
+        yield {"first_step": begin, "last_step": end - 1, "num_graded": len(inside), **_rates(inside)}
 
 
-def _change(parts: Sequence[Part]) -> str:
+def _change(parts: Sequence[dict[str, Any]]) -> str:
     of_rewarded = _direction([part["undeserved"] for part in parts])
     of_all = _direction([part["undeserved_of_all"] for part in parts])
     if not of_rewarded and not of_all:
@@ -224,17 +160,18 @@ def _direction(rates: Sequence[Rate]) -> str:
     return "shrank" if ends[-1][1] < ends[0][0] else "show no clear change"
 
 
-def _example(each: Regraded) -> Example:
+def _example(each: Regraded) -> dict[str, Any]:
     response, other = each.response, each.other
-    return Example(
-        trajectory_id=response.trajectory_id,
-        task_id=response.task_id,
-        step=response.step,
-        prompt=excerpt(response.prompt, PROMPT_CHARACTERS),
-        response=excerpt(response.text, RESPONSE_CHARACTERS),
-        recorded=Told(outcome=response.outcome, extracted=response.extracted, detail=response.detail),
-        other=Told(outcome=other.outcome.value, extracted=other.extracted, detail=other.detail),
-    )
+    told = ("outcome", "extracted", "detail")
+    return {
+        "trajectory_id": response.trajectory_id,
+        "task_id": response.task_id,
+        "step": response.step,
+        "prompt": excerpt(response.prompt, PROMPT_CHARACTERS),
+        "response": excerpt(response.text, RESPONSE_CHARACTERS),
+        "recorded": {name: getattr(response, name) for name in told},
+        "other": {name: getattr(other, name) for name in told},
+    }
 
 
 def excerpt(text: str, most: int) -> str:
@@ -262,16 +199,8 @@ def print_findings(found: Findings, run: str, console: Console) -> None:
             for part in found["parts"]
         ]
     header = (
-        "responses",
-        "graded",
-        "undeserved",
-        "of rewarded",
-        "95%",
-        "of all",
-        "95%",
-        "refused",
-        "of the rest",
-        "95%",
+        *("responses", "graded", "undeserved", "of rewarded", "95%"),
+        *("of all", "95%", "refused", "of the rest", "95%"),
     )
     console.print()
     print_table(Table("", header, rows), console)
@@ -310,7 +239,7 @@ def _head(found: Findings) -> Iterator[str]:
             yield f"  {task_id}: {why}"
 
 
-def _row(found: Findings | Part) -> tuple[str, ...]:
+def _row(found: dict[str, Any]) -> tuple[str, ...]:
     _, *of_all = _cells(found["undeserved_of_all"])
     return (*_cells(found["undeserved"]), *of_all, *_cells(found["refused"]))
 
@@ -322,7 +251,7 @@ def _cells(rate: Rate) -> tuple[str, str, str]:
     return f"{rate['count']:,} of {rate['of']:,}", as_percent(rate["share"], 1), interval
 
 
-def _example_lines(kind: str, example: Example, run: str) -> Iterator[str]:
+def _example_lines(kind: str, example: dict[str, Any], run: str) -> Iterator[str]:
     name = example["trajectory_id"]
     yield f"{kind} ({KINDS[kind]}): {name}, task {example['task_id']}, step {example['step']}"
     yield f"  prompt    {_on_one_line(example['prompt'])}"
@@ -336,7 +265,7 @@ def _on_one_line(text: str) -> str:
     return text.replace("\n", "\\n")
 
 
-def _verdict(told: Told) -> str:
+def _verdict(told: dict[str, Any]) -> str:
     read = "" if told["extracted"] is None else f", read {told['extracted']!r}"
     return f"{told['outcome']}{read}{': ' if told['detail'] else ''}{_on_one_line(told['detail'])}"
 
