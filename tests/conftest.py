@@ -78,7 +78,7 @@ HEAVY = (
     *(
         "readers/page/test_in_browser.py",
         "readers/page/test_trajectories.py",
-        "readers/page/test_compared_runs.py",
+        "readers/page/test_overview.py",
         "readers/page/test_app.py",
     ),
     *("readers/page/test_shell_in_browser.py", "readers/page/test_narrow_in_browser.py"),

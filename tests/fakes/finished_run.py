@@ -6,6 +6,8 @@ being generated.
 
 import sqlite3
 from array import array
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +153,12 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens(["<|end|>"])
     tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def edit_journal(run: Path, statement: str, *rows: Sequence[Any]) -> None:
+    """Runs the statement in the journal of the run folder, once for each row of values."""
+    with closing(sqlite3.connect(run / "journal.sqlite")) as db, db:
+        db.executemany(statement, rows or [()])
 
 
 def record_start(run: Path, started: float, usages: list[Usage], *, version: int = 0, **fields: Any) -> None:

@@ -51,6 +51,16 @@ def test_no_two_columns_share_a_name() -> None:
         ),
         ("reward_mean_by_outcome_wrong", "reward/mean_by_outcome/wrong"),
         ("critic_grad_norm", "critic/grad_norm"),
+        ("turns_mean", "turns/mean"),
+        ("tool_use_share_by_source_a b", "turns/tool_use_share_by_source/a-b"),
+        ("correct_mean_by_source_gsm8k-train", "reward/correct_mean_by_source/gsm8k-train"),
+        ("pilots_stopped_share", "rollout/pilots_stopped_share"),
+        ("pilots_stopped_share_by_source_a b", "rollout/pilots_stopped_share_by_source/a-b"),
+        ("reflection_words_mean", "response/reflection_words_mean"),
+        (
+            "reflection_words_mean_by_word_wait a minute",
+            "response/reflection_words_mean_by_word/wait-a-minute",
+        ),
         ("of tomorrow", "other/of-tomorrow"),
     ],
 )
@@ -61,8 +71,14 @@ def test_a_column_is_named_by_its_group(column: str, name: str) -> None:
 def test_numbers_are_values_and_text_lists_and_null_are_none() -> None:
     row = {"kind": "step", "time_seconds": 1.0, "step": 3, "loss": 1, "entropy": None, "outcomes_said": "x"}
     assert values_of(row) == {"train/loss": 1.0}
-    row = {"kind": "eval", "time_seconds": 1.0, "step": 3, "when": "after", "greedy_accuracy": 0.5}
-    assert values_of(row) == {"eval/greedy_accuracy": 0.5}
+    row = {
+        "kind": "eval",
+        "time_seconds": 1.0,
+        "step": 3,
+        "when": "after",
+        "greedy_accuracy_by_source_a b": 0.5,
+    }
+    assert values_of(row) == {"eval/greedy_accuracy_by_source_a-b": 0.5}
     row = {
         "kind": "benchmark",
         "time_seconds": 1.0,

@@ -3,10 +3,10 @@ behind."""
 
 import io
 import logging
-import sqlite3
 from pathlib import Path
 
 import pytest
+from fakes.finished_run import edit_journal
 from rich.console import Console
 
 from asyncrl.errors import ServerError
@@ -78,25 +78,19 @@ def test_the_counts_of_several_starts_add_up(tmp_path: Path) -> None:
 
 
 def break_verdicts(run_folder: Path) -> None:
-    db = sqlite3.connect(run_folder / "journal.sqlite")
     raised = "the verifier raised TypeError: [b]%s</td> (./v.py:3)"
-    for name, detail in (
-        ("00000000-00", raised % "a"),
-        ("00000000-01", raised % "b"),
-        ("00000001-00", "the worker was ended by SIGKILL"),
-    ):
-        db.execute(
-            "UPDATE trajectories SET outcome = 'fault', detail = ? WHERE trajectory_id = ?", (detail, name)
-        )
-    db.executemany(
-        "INSERT INTO retried_faults VALUES (?, ?, ?, ?, ?)",
-        [
-            ("TypeError at ./v.py:3", 1, "train:1", raised % "c", "Traceback"),
-            ("the worker crashed: SIGSEGV", 39, "train:9", "the worker crashed: SIGSEGV", "frames"),
-        ],
+    edit_journal(
+        run_folder,
+        "UPDATE trajectories SET outcome = 'fault', detail = ? WHERE trajectory_id = ?",
+        *((raised % "a", "00000000-00"), (raised % "b", "00000000-01")),
+        ("the worker was ended by SIGKILL", "00000001-00"),
     )
-    db.commit()
-    db.close()
+    edit_journal(
+        run_folder,
+        "INSERT INTO retried_faults VALUES (?, ?, ?, ?, ?)",
+        ("TypeError at ./v.py:3", 1, "train:1", raised % "c", "Traceback"),
+        ("the worker crashed: SIGSEGV", 39, "train:9", "the worker crashed: SIGSEGV", "frames"),
+    )
 
 
 def test_the_report_groups_faults_by_cause(run_folder: Path) -> None:

@@ -11,11 +11,9 @@ from fakes.records import generate, make_queue, make_score, make_task
 from asyncrl.journal.connection import open_for_reading
 from asyncrl.journal.responses import read_step_responses
 from asyncrl.loops import Waits
-from asyncrl.observe.metrics.charts import values_of
 from asyncrl.observe.metrics.step_responses import StepResponses
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.reflection import ReflectionWords
-from asyncrl.run.metrics_file import flat
 
 TEXTS = ("Wait. But wait!", "so 3", "check", "")
 REWARDS = (1.0, 1.0, 0.0, None)
@@ -100,16 +98,3 @@ async def test_without_words_there_are_lengths_alone(tmp_path: Path) -> None:
     assert (await responses.columns(0)).keys() == {"response_tokens_mean_by_outcome"}
     await responses.close()
     queue.journal.close()
-
-
-def test_trackers_get_them_among_those_of_responses() -> None:
-    columns = {
-        "reflection_words_mean": 1.0,
-        "reflection_words_mean_by_word": {"wait a minute": 0.5},
-        "reflection_words_mean_by_outcome": {"correct": 1.5},
-    }
-    assert values_of(flat({"kind": "step", **columns})) == {
-        "response/reflection_words_mean": 1.0,
-        "response/reflection_words_mean_by_word/wait-a-minute": 0.5,
-        "response/reflection_words_mean_by_outcome/correct": 1.5,
-    }

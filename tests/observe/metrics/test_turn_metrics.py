@@ -10,13 +10,11 @@ from fakes.notebook import Notebook
 from fakes.records import make_score, make_task
 from fakes.turns import called, told
 
-from asyncrl.observe.metrics.charts import step_name, values_of
 from asyncrl.observe.metrics.step_metrics import Reading, StepReport
 from asyncrl.observe.metrics.turn_metrics import PilotMeter, source_metrics, turn_metrics
 from asyncrl.records import Finish, Observed, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.rollout.filter import AdaptiveGroups
-from asyncrl.run.metrics_file import flat
 from asyncrl.tasks.pass_rates import PassRates
 from asyncrl.turns.environment import End
 from asyncrl.wire.messages import TakeRequest
@@ -99,31 +97,18 @@ def test_faults_of_environments_are_counted_per_step() -> None:
     assert [row["environment_faults"] for row in notebook.steps] == [3, 1]
 
 
-def test_names_in_trackers_are_of_the_group_turns() -> None:
-    assert (step_name("turns_mean"), step_name("tool_use_share")) == ("turns/mean", "turns/tool_use_share")
-
-
-def pilot_of(task_id: str, *rewards: float) -> Group:
-    group = Group(0, replace(make_task(), task_id=task_id), 0, [])
-    for index, reward in enumerate(rewards):
-        trajectory = Trajectory(f"{task_id}-{index}", (1,), [Segment(0, [1], [-1.0])], finish=Finish.STOP)
-        group.trajectories.append(trajectory)
-        group.scores[trajectory.trajectory_id] = make_score(reward)
-    return group
-
-
 @pytest.mark.parametrize("has_sources", [True, False])
 def test_pilots_that_stop_are_counted_once_per_step_and_by_source(has_sources: bool) -> None:
     meter = PilotMeter(has_sources=has_sources)
     rates = PassRates(1, half_life=9)
     adaptive = AdaptiveGroups(4, 1.0, rates, lambda task: 0, lambda: 0, meter.decided)
     for group in (
-        pilot_of("easy:1", 1.0, 1.0),
-        pilot_of("easy:2", 1.0, 1.0),
-        pilot_of("hard:1", 0.0, 1.0),
-        pilot_of("easy:3", 0.0, 1.0),
+        group_of_source("easy:1", 1.0, 1.0),
+        group_of_source("easy:2", 1.0, 1.0),
+        group_of_source("hard:1", 0.0, 1.0),
+        group_of_source("easy:3", 0.0, 1.0),
         # A group that is whole has no pilot to decide about.
-        pilot_of("hard:2", 0.0, 0.0, 0.0, 0.0),
+        group_of_source("hard:2", 0.0, 0.0, 0.0, 0.0),
     ):
         adaptive.extends(group, teaches=False)
     found = dict(meter.read())
@@ -132,19 +117,6 @@ def test_pilots_that_stop_are_counted_once_per_step_and_by_source(has_sources: b
     assert found.get("pilots_stopped_share_by_source") == by_source
     found = dict(meter.read())
     assert (found["pilots_stopped"], found["pilots_stopped_share"]) == (0, None)
-
-
-def test_trackers_get_them_among_those_of_rollouts() -> None:
-    columns = {
-        "pilots_stopped": 2,
-        "pilots_stopped_share": 0.5,
-        "pilots_stopped_share_by_source": {"a b": 0.25},
-    }
-    assert values_of(flat({"kind": "step", **columns})) == {
-        "rollout/pilots_stopped": 2.0,
-        "rollout/pilots_stopped_share": 0.5,
-        "rollout/pilots_stopped_share_by_source/a-b": 0.25,
-    }
 
 
 def group_of_source(task_id: str, *rewards: float | None, callers: Sequence[int] = ()) -> Group:
@@ -184,19 +156,3 @@ def test_a_source_without_verdicts_has_no_value() -> None:
         [group_of_source("short:1", None), group_of_source("long:1", 1.0)], has_turns=False
     )
     assert found["correct_mean_by_source"] == {"long": 1.0}
-
-
-def test_trackers_get_a_value_per_source_under_names_that_they_take() -> None:
-    step = flat(
-        {
-            "kind": "step",
-            "correct_mean_by_source": {"gsm8k-train": 0.5},
-            "tool_use_share_by_source": {"a b": 1.0},
-        }
-    )
-    assert values_of(step) == {
-        "reward/correct_mean_by_source/gsm8k-train": 0.5,
-        "turns/tool_use_share_by_source/a-b": 1.0,
-    }
-    evaluation = {"kind": "eval", "greedy_accuracy_by_source_a b": 0.5}
-    assert values_of(evaluation) == {"eval/greedy_accuracy_by_source_a-b": 0.5}

@@ -1,14 +1,12 @@
 """Progress of what comes before the first step."""
 
 import io
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from asyncrl.observe.terminal.stage import PastSeconds, Stage, stage
+from asyncrl.observe.terminal.stage import LateStage, PastSeconds, Stage, stage
 
 
 class Clock:
@@ -156,11 +154,32 @@ def test_a_bar_of_standard_error_leaves_what_goes_into_a_file_alone(
     assert "grading" in shown.getvalue() and "a row" not in shown.getvalue()
 
 
-def test_warnings_are_shown_as_one_plain_message_that_steers_no_terminal() -> None:
-    code = (
-        "import logging\nfrom asyncrl.observe.terminal.table import warn_on_stderr\nwarn_on_stderr()\n"
-        "log = logging.getLogger('asyncrl.rollout.fault_limit')\n"
-        "log.info('hidden')\nlog.warning('no verdict: %s', '\\x1b[2J')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert (done.stdout, done.stderr) == ("", "no verdict: \\x1b[2J\n")
+def test_a_stage_that_is_over_soon_shows_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncrl.observe.terminal.stage.SHOWN_AFTER_SECONDS", 1e9)
+    with LateStage("reading x") as progress:
+        progress.show("3 rows")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_long_stage_is_shown_on_standard_error_with_its_end(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncrl.observe.terminal.stage.SHOWN_AFTER_SECONDS", 0.0)
+    with LateStage("reading x") as progress:
+        # What it took before it was shown counts.
+        progress._began -= 60.0
+        progress.show("3 rows", done=3, total=6)
+    shown = capsys.readouterr()
+    assert shown.out == "" and "start   reading x" in shown.err and "done    reading x in 1:00" in shown.err
+
+
+def test_a_long_stage_that_fails_says_so(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncrl.observe.terminal.stage.SHOWN_AFTER_SECONDS", 0.0)
+    with pytest.raises(ValueError, match="no"), LateStage("reading x") as progress:
+        progress.show("3 rows")
+        raise ValueError("no")
+    assert "failed  reading x" in capsys.readouterr().err

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sqlite3
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from aiohttp import ClientSession
 from fakes.chromium import needs_chromium
 from fakes.commands import Command
+from fakes.finished_run import edit_journal
 from fakes.opened_page import opened, served
 
 from asyncrl.readers.page.app import export, serve
@@ -50,10 +50,7 @@ async def test_an_answer_that_the_page_has_is_not_sent_again(run_folder: Path) -
             tag = reply.headers["ETag"]
         async with session.get(path, headers={"If-None-Match": tag}) as reply:
             assert (reply.status, await reply.read()) == (304, b"")
-        db = sqlite3.connect(run_folder / "journal.sqlite")
-        db.execute("UPDATE groups SET state = 'ready' WHERE state = 'open'")
-        db.commit()
-        db.close()
+        edit_journal(run_folder, "UPDATE groups SET state = 'ready' WHERE state = 'open'")
         async with session.get(path, headers={"If-None-Match": tag}) as reply:
             assert reply.status == 200 and reply.headers["ETag"] != tag
 

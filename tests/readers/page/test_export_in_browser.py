@@ -2,9 +2,7 @@
 
 import re
 import shutil
-import sqlite3
 import time
-from contextlib import closing
 from pathlib import Path
 
 from fakes.browsed_run import write_browsed_run
@@ -12,6 +10,7 @@ from fakes.chained_runs import write_chain
 from fakes.chromium import Page, needs_chromium, tab
 from fakes.compared_runs import write_run
 from fakes.evaluated_run import evaluate_run
+from fakes.finished_run import edit_journal
 from fakes.opened_page import go, served
 from fakes.statuses import make_status
 
@@ -77,8 +76,7 @@ async def test_a_search_and_a_link_find_in_an_exported_page_what_they_find_in_th
     tmp_path: Path, browser_address: str
 ) -> None:
     run = write_browsed_run(tmp_path / "browsed")
-    with closing(sqlite3.connect(run / "journal.sqlite")) as journal, journal:
-        journal.execute("INSERT INTO repetitions (group_id, taken_version) VALUES (3, 4)")
+    edit_journal(run, "INSERT INTO repetitions (group_id, taken_version) VALUES (3, 4)")
     file = tmp_path / "run.html"
     file.write_text(export([Run("sums", run)], num_groups=100))
     found = []

@@ -1,18 +1,19 @@
 """The page in a real Chromium: clicks, keys, live updates, narrow windows, dark mode, hostile text."""
 
 import shutil
-import sqlite3
 import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 from fakes.chromium import needs_chromium, tab
-from fakes.finished_run import write_run
+from fakes.finished_run import edit_journal, write_run
 from fakes.opened_page import opened
 from fakes.statuses import make_status
 
+from asyncrl.journal.reader import GroupFilter
 from asyncrl.readers.page.app import export
+from asyncrl.readers.page.groups import list_groups
 from asyncrl.readers.page.runs import Run
 from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.run.status import write_status
@@ -51,37 +52,31 @@ def append(run: Path, row: dict[str, Any]) -> None:
 def widen(run: Path) -> None:
     """Gives each view of the run something to show, with words as long as they come."""
     word = "an_answer_that_no_window_has_room_for_" * 5
-    connection = sqlite3.connect(run / "journal.sqlite")
     visits = [("train:1", group, 2, group / 2, f"{group}{word}", 2, group) for group in range(3)]
-    connection.executemany("INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", visits)
-    connection.execute("INSERT INTO tasks VALUES ('train:1', 3, 2, 1.0, ?, 1.0)", (word,))
-    connection.execute("UPDATE groups SET prompt = ?, reason = 'no_signal' WHERE reason = 'stale'", (word,))
+    edit_journal(run, "INSERT INTO answers VALUES (?, ?, ?, ?, ?, ?, ?)", *visits)
+    edit_journal(run, "INSERT INTO tasks VALUES ('train:1', 3, 2, 1.0, ?, 1.0)", (word,))
+    edit_journal(run, "UPDATE groups SET prompt = ?, reason = 'no_signal' WHERE reason = 'stale'", (word,))
     detail = f"the verifier raised TypeError: {word} (/runs/verifiers/sums.py:63)"
-    connection.execute("UPDATE trajectories SET outcome = 'fault', detail = ? WHERE group_id = 1", (detail,))
+    edit_journal(run, "UPDATE trajectories SET outcome = 'fault', detail = ? WHERE group_id = 1", (detail,))
     trace = (cause_of(detail), "00000001-00", f"Traceback\n  File {word}")
-    connection.execute("INSERT INTO fault_traces VALUES (?, ?, ?)", trace)
-    connection.commit()
-    connection.close()
+    edit_journal(run, "INSERT INTO fault_traces VALUES (?, ?, ?)", trace)
     with MetricsWriter(run / "metrics.jsonl") as writer:
         writer.event("alarm", alarm="entropy", step=3, text=word, value=1.0, limit=0.5, is_first=True)
 
 
 def change(run: Path) -> None:
     """Changes one row of each view that lists something, and adds one."""
-    connection = sqlite3.connect(run / "journal.sqlite")
-    ((group,),) = connection.execute("SELECT max(group_id) + 1 FROM groups")
+    group = 1 + max(row["group_id"] for row in list_groups(Run("run", run), GroupFilter()))
     values = (group, f"train:{group}", "1+1=", "open", group, 1.0, None, None)
-    connection.execute("INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
-    connection.execute("INSERT INTO answers VALUES (?, ?, 2, 0.5, 'x', 1, 0)", (f"train:{group}", group))
-    connection.execute("INSERT INTO tasks VALUES (?, 2, 1, 0.5, 'x', 0.5)", (f"train:{group}",))
-    fault = (f"{group:08d}-00", group, b"", "stop", "fault", "a".join("bcdefgh"[:group]))
-    connection.execute(
+    edit_journal(run, "INSERT INTO groups VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+    edit_journal(run, "INSERT INTO answers VALUES (?, ?, 2, 0.5, 'x', 1, 0)", (f"train:{group}", group))
+    edit_journal(run, "INSERT INTO tasks VALUES (?, 2, 1, 0.5, 'x', 0.5)", (f"train:{group}",))
+    edit_journal(
+        run,
         "INSERT INTO trajectories (trajectory_id, group_id, sample, prompt_tokens, finish, outcome, detail) "
         "VALUES (?, ?, 0, ?, ?, ?, ?)",
-        fault,
+        (f"{group:08d}-00", group, b"", "stop", "fault", "a".join("bcdefgh"[:group])),
     )
-    connection.commit()
-    connection.close()
     with MetricsWriter(run / "metrics.jsonl") as writer:
         writer.event("alarm", alarm="entropy", step=group, text=f"alarm {group}", value=1.0, limit=0.5)
 
@@ -315,11 +310,8 @@ async def test_hostile_text_stays_text(tmp_path: Path, browser_address: str) -> 
     run = write_run(tmp_path)
     with MetricsWriter(run / "metrics.jsonl") as writer:
         writer.event("alarm", alarm="x", step=3, text=HOSTILE, value=1.0, limit=0.5, is_first=True)
-    connection = sqlite3.connect(run / "journal.sqlite")
-    connection.execute("UPDATE groups SET prompt = ?, task_id = ?", (HOSTILE, HOSTILE))
-    connection.execute("UPDATE trajectories SET detail = ?, extracted = ?", (HOSTILE, HOSTILE))
-    connection.commit()
-    connection.close()
+    edit_journal(run, "UPDATE groups SET prompt = ?, task_id = ?", (HOSTILE, HOSTILE))
+    edit_journal(run, "UPDATE trajectories SET detail = ?, extracted = ?", (HOSTILE, HOSTILE))
     hostile = run.rename(run.with_name("<b>run"))
     async with opened(tmp_path, browser_address) as page:
         await page.wait_for("document.querySelector('.alarm')?.innerText.includes('<img src=x')")

@@ -1,13 +1,13 @@
 """The views of trajectories, in a real browser and as the server answers them."""
 
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession
 from fakes.browsed_run import NUM_STEPS, TRACE, write_browsed_run
 from fakes.chromium import Page, needs_chromium
+from fakes.finished_run import edit_journal
 from fakes.opened_page import go, opened, served
 
 from asyncrl.observe.metrics.mishaps import WarningLog
@@ -158,10 +158,8 @@ async def test_an_answer_that_no_verifier_reads_is_not_called_missing(
 ) -> None:
     run = write_browsed_run(tmp_path)
     said = "[...document.querySelectorAll('.visit b')].map((each) => each.innerText)"
-    with closing(sqlite3.connect(run / "journal.sqlite")) as journal, journal:
-        journal.execute("UPDATE answers SET answer = NULL WHERE group_id % 3")
+    edit_journal(run, "UPDATE answers SET answer = NULL WHERE group_id % 3")
     async with opened(run, browser_address, "#/sums/answers") as page:
         await page.wait_for(f"{said}.includes('no answer')")
-        with closing(sqlite3.connect(run / "journal.sqlite")) as journal, journal:
-            journal.execute("UPDATE answers SET answer = NULL")
+        edit_journal(run, "UPDATE answers SET answer = NULL")
         await page.wait_for(f"update().then(() => {said}.every((each) => each === '–'))")

@@ -17,7 +17,7 @@ from asyncrl.errors import InputError
 from asyncrl.journal.starts import Usage, forget_end
 from asyncrl.journal.writer import Journal
 from asyncrl.readers.report.collect import collect, distribution
-from asyncrl.readers.report.costs import responses_table, step_responses, time_of
+from asyncrl.readers.report.costs import responses_table, time_of
 from asyncrl.readers.report.schema import RunReport
 from asyncrl.readers.report.write import remarks_of
 from asyncrl.run.metrics_file import MetricsWriter
@@ -264,7 +264,3 @@ def test_the_csv_has_a_row_per_step_and_a_column_per_word(run: Path) -> None:
     assert [row["step"] for row in rows] == [str(step) for step in range(1, 12)]
     assert (rows[-1]["wrong_tokens_mean"], rows[-1]["reflection_word: wait"]) == ("90.0", "1.25")
     assert rows[0]["reflection_words_mean"] == ""
-
-
-def test_a_run_without_steps_has_none() -> None:
-    assert step_responses([]) == []

@@ -1,12 +1,16 @@
-"""`asyncrl status`: what it says of runs that train, ended, failed and died, on wide and narrow terminals."""
+"""`asyncrl status` of runs that train, ended, failed and died, on wide and narrow terminals; the end of a
+run."""
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fakes.finished_run import edit_journal
 from fakes.statuses import make_status
+from rich.console import Console
 
 from asyncrl.commands.main import main
 from asyncrl.journal.starts import RunEnd, record_end
@@ -14,7 +18,8 @@ from asyncrl.journal.writer import Journal
 from asyncrl.observe.metrics.mishaps import POST_MORTEM, warnings_of
 from asyncrl.readers.page.overview import read_line
 from asyncrl.readers.page.runs import Run
-from asyncrl.readers.status import TITLE_WIDTH, read_run, status_lines
+from asyncrl.readers.report.collect import collect
+from asyncrl.readers.status import TITLE_WIDTH, print_end, read_run, status_lines
 from asyncrl.run.metrics_file import MetricsWriter, read_metrics
 from asyncrl.run.status import ServerStatus, write_status
 
@@ -207,3 +212,74 @@ def test_a_folder_without_a_run_is_refused_and_one_that_has_not_started_says_so(
     assert (code, "not started" in out) == (0, True)
     (folder / "status.json").write_text("{")
     assert main(["status", str(folder)]) == 2
+
+
+def shown(run_folder: Path, *, width: int = 80, encoding: str = "utf-8") -> str:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
+    commands = {"checkpoint": "runs/sums/checkpoints/10", "chat": "asyncrl chat x"}
+    console = Console(file=file, width=width, highlight=False)
+    print_end(collect(run_folder), run_folder, commands, console=console)
+    file.seek(0)
+    return file.read()
+
+
+def test_the_evaluations_and_the_books_are_shown(run_folder: Path) -> None:
+    text = shown(run_folder)
+    assert "response tokens, first to last step  6.00 -> 15.0" in text
+    lines = {" ".join(line.split()) for line in text.splitlines()}
+    assert "greedy accuracy 50.0% [24.0, 76.0] 80.0% [49.0, 94.0] 80.0% [49.0, 94.0]" in lines
+    assert "pass@2 90.0% [60.0, 98.0] 90.0% [60.0, 98.0] 90.0% [60.0, 98.0]" in lines
+    assert "= trained 7 1 70.0%" in lines
+    assert "+ dropped: stale 2 1 20.0%" in lines
+    assert "unaccounted" not in text
+
+
+def test_a_token_that_nobody_accounts_for_is_pointed_out(run_folder: Path) -> None:
+    edit_journal(run_folder, "DELETE FROM counters WHERE name = 'tokens_dropped:stale'")
+    text = shown(run_folder)
+    assert "! unaccounted" in text and "this is a defect" in text
+
+
+def test_what_to_do_next_can_be_copied(run_folder: Path) -> None:
+    text = shown(run_folder)
+    assert "checkpoint  runs/sums/checkpoints/10\n" in text
+    assert "asyncrl chat x\n" in text
+    # A path longer than the terminal is not broken into lines.
+    assert f"{run_folder / 'report.html'}\n" in text
+
+
+@pytest.mark.parametrize(("width", "encoding"), [(40, "utf-8"), (80, "ascii"), (200, "utf-8")])
+def test_it_works_on_narrow_plain_and_wide_terminals(run_folder: Path, width: int, encoding: str) -> None:
+    text = shown(run_folder, width=width, encoding=encoding)
+    tables = text[: text.index("report  ")].splitlines()
+    assert max(map(len, tables)) <= width
+    assert "\x1b" not in text
+
+
+def test_the_end_of_a_run_tells_of_its_alarms(run_folder: Path) -> None:
+    assert "alarm" not in shown(run_folder)
+    with MetricsWriter(run_folder / "metrics.jsonl") as metrics:
+        for name, step, is_on in (
+            ("capped_share", 1, True),
+            ("dead_groups", 1, True),
+            ("dead_groups", 2, False),
+        ):
+            metrics.event("alarm", alarm=name, step=step, text="7.0% are capped", is_on=is_on)
+    text = shown(run_folder)
+    assert "alarm capped_share  at step 1: 7.0% are capped" in text
+    assert "alarm dead_groups  over since step 2" in text
+
+
+def test_a_run_without_steps_prints_its_books(run_folder: Path) -> None:
+    (run_folder / "metrics.jsonl").unlink()
+    assert "0 steps" in shown(run_folder)
+
+
+def test_a_run_with_agents_says_how_they_ended_and_what_trained_nothing(run_folder: Path) -> None:
+    assert "agents  " not in shown(run_folder)
+    causes = "agents without a call of the model: 3 (the first: train:1)"
+    with MetricsWriter(run_folder / "metrics.jsonl") as metrics:
+        metrics.step({"step": 11, "agents_replied": 1000, "agents_without_call": 1})
+        metrics.step({"step": 12, "agents_replied": 5, "agents_without_call": 2, "causes": causes})
+    lines = shown(run_folder, width=200).splitlines()
+    assert {"agents  1,005 replied, 3 no call", f"causes  {causes}"} <= set(lines)

@@ -1,4 +1,7 @@
-"""Numbers as people read them."""
+"""Numbers as people read them, and warnings on standard error."""
+
+import subprocess
+import sys
 
 import pytest
 
@@ -87,3 +90,13 @@ def test_a_sparkline_spans_the_range_of_what_it_shows() -> None:
     assert sparkline([9.0, 0.0, 0.5, 1.0], width=3) == "▁▅█"
     assert sparkline([0.2, 0.2], width=4) == "▄▄  "
     assert sparkline([], width=2) == "  "
+
+
+def test_warnings_are_shown_as_one_plain_message_that_steers_no_terminal() -> None:
+    code = (
+        "import logging\nfrom asyncrl.observe.terminal.table import warn_on_stderr\nwarn_on_stderr()\n"
+        "log = logging.getLogger('asyncrl.rollout.fault_limit')\n"
+        "log.info('hidden')\nlog.warning('no verdict: %s', '\\x1b[2J')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "no verdict: \\x1b[2J\n")
