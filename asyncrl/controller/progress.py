@@ -15,7 +15,9 @@ from asyncrl.journal.connection import GENERATED
 from asyncrl.loops import RunPhase, Waits, now_seconds
 from asyncrl.recipe import Recipe
 from asyncrl.replay.queue import ReplayQueue
+from asyncrl.rollout.agents.player import AgentPlayer
 from asyncrl.rollout.teacher import Teacher
+from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.server_process import ProcessOwner
 
@@ -158,18 +160,6 @@ MAX_TRAINER_KILLS = 3
 """Most hung trainers killed in a run; the next one that hangs ends it."""
 
 
-class Answers(Protocol):
-    """Answers of environments, tools and agents: the `TurnPlayer`, or the `AgentPlayer`."""
-
-    def num_answered(self) -> int:
-        """Since the start."""
-        ...
-
-    def is_answering_in_time(self) -> bool:
-        """Whether one is on its way that its limits still allow."""
-        ...
-
-
 class RolloutSide:
     """Must move while the trainer waits for a batch and no tool has time left."""
 
@@ -183,7 +173,7 @@ class RolloutSide:
         fleet: Fleet,
         heldout: HeldOutSchedule,
         session: TrainerSession,
-        answers: Answers | None = None,
+        answers: TurnPlayer | AgentPlayer | None = None,
         teacher: Teacher | None = None,
     ) -> None:
         """`answers` where trajectories have turns, `teacher` where one scores them."""

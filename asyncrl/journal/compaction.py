@@ -33,13 +33,8 @@ FROM (SELECT trajectory_id, version, is_continued, sum(length(tokens)) / 4 AS nu
       WHERE trajectory_id IN ({_TRAJECTORIES}) GROUP BY trajectory_id, version, is_continued
       ORDER BY trajectory_id, min(position))
 GROUP BY trajectory_id"""
-_SEGMENTS = f"DELETE FROM segments WHERE trajectory_id IN ({_TRAJECTORIES})"
-_KEPT_SETS = f"DELETE FROM kept_sets WHERE trajectory_id IN ({_TRAJECTORIES})"
-_ROUTES = f"DELETE FROM routes WHERE trajectory_id IN ({_TRAJECTORIES})"
-_TEACHER_LOGPROBS = f"DELETE FROM teacher_logprobs WHERE trajectory_id IN ({_TRAJECTORIES})"
-_OBSERVATIONS = f"DELETE FROM observations WHERE trajectory_id IN ({_TRAJECTORIES})"
-_CALLS = f"DELETE FROM calls WHERE trajectory_id IN ({_TRAJECTORIES})"
-_TRAINED_TOKENS = f"DELETE FROM trained_tokens WHERE trajectory_id IN ({_TRAJECTORIES})"
+_EMPTIED = "segments", "kept_sets", "routes", "teacher_logprobs", "observations", "calls", "trained_tokens"
+"""Tables whose rows of a compacted trajectory go."""
 _TEXTS = f"""
 UPDATE trajectories SET prompt_tokens = x'', text = NULL WHERE trajectory_id IN ({_TRAJECTORIES})"""
 _BRANCH_TEXTS = f"UPDATE branch_verdicts SET text = NULL WHERE trajectory_id IN ({_TRAJECTORIES})"
@@ -95,13 +90,7 @@ def compact(first: PolicyVersion, end: PolicyVersion, repeat_reach: int = 0) -> 
     versions = {"first": first, "end": end, "reach": repeat_reach}
     return [
         (_SUMMARIES, versions),
-        (_SEGMENTS, versions),
-        (_KEPT_SETS, versions),
-        (_ROUTES, versions),
-        (_TEACHER_LOGPROBS, versions),
-        (_OBSERVATIONS, versions),
-        (_CALLS, versions),
-        (_TRAINED_TOKENS, versions),
+        *((f"DELETE FROM {table} WHERE trajectory_id IN ({_TRAJECTORIES})", versions) for table in _EMPTIED),
         (_TEXTS, versions),
         (_BRANCH_TEXTS, versions),
         set_fact(COMPACTED_BEFORE, str(end)),

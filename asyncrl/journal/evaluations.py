@@ -4,6 +4,7 @@
 are removed at the start (`starts.record_start`).
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +14,6 @@ from verifiers.storable import storable
 
 GREEDY = -1
 """`sample` of the most likely answer."""
-_IDS_PER_QUERY = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +106,10 @@ def read_texts(
     journal: Readable, version: PolicyVersion, name: str, task_ids: Sequence[str]
 ) -> Mapping[str, str]:
     """Task id -> the most likely answer, where its text was kept."""
-    found: dict[str, str] = {}
-    for first in range(0, len(task_ids), _IDS_PER_QUERY):
-        some = task_ids[first : first + _IDS_PER_QUERY]
-        found |= dict(
-            journal.read(
-                "SELECT task_id, text FROM evaluated WHERE version = ? AND name = ? AND sample = ? "
-                f"AND text IS NOT NULL AND task_id IN ({', '.join('?' * len(some))})",
-                (version, name, GREEDY, *some),
-            )
+    return dict(
+        journal.read(
+            "SELECT task_id, text FROM evaluated WHERE version = ? AND name = ? AND sample = ? "
+            "AND text IS NOT NULL AND task_id IN (SELECT value FROM json_each(?))",
+            (version, name, GREEDY, json.dumps(list(task_ids))),
         )
-    return found
+    )

@@ -9,8 +9,8 @@ from asyncrl.journal.packing import unpack_tokens
 from verifiers.storable import storable
 
 
-class GroupSummary(TypedDict):
-    """A group with its trajectories summed up. Numbers are None where no trajectory has them."""
+class _Group(TypedDict):
+    """Columns of `groups`, with the step for the taken version."""
 
     group_id: int
     task_id: str
@@ -22,6 +22,11 @@ class GroupSummary(TypedDict):
     """Step that trained it first."""
     reason: str | None
     """Why it was dropped."""
+
+
+class GroupSummary(_Group):
+    """A group with its trajectories summed up. Numbers are None where no trajectory has them."""
+
     num_trajectories: int
     reward: float | None
     """Mean."""
@@ -151,19 +156,7 @@ class TrajectoryRow(TrajectoryColumns):
     """In the order of turns; empty once compacted."""
 
 
-class GroupColumns(TypedDict):
-    """Columns of `groups`, with the step for the taken version."""
-
-    group_id: int
-    task_id: str
-    prompt: str
-    state: str
-    admitted_version: int
-    admitted_seconds: float
-    step: int | None
-    """Step that trained it first."""
-    reason: str | None
-    """Why it was dropped."""
+class GroupColumns(_Group):
     repeated_steps: list[int]
     """Steps that trained it again."""
 

@@ -32,15 +32,6 @@ def set_fact(key: str, value: str) -> Statement:
     return "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value)
 
 
-def forget_fact(key: str) -> Statement:
-    return "DELETE FROM meta WHERE key = ?", (key,)
-
-
-def set_first_fact(key: str, value: str) -> Statement:
-    """Changes nothing where the fact is known."""
-    return "INSERT OR IGNORE INTO meta VALUES (?, ?)", (key, value)
-
-
 # Its last version is trained, saved and exported, and evaluated as the recipe asks. A run without this fact
 # is not done, whatever its folder holds: the same command makes what is missing. A start removes it
 # (`starts.record_start`).
@@ -84,7 +75,7 @@ def recorded_end(journal: Readable) -> RunEnd | None:
 
 
 def forget_end() -> Statement:
-    return forget_fact(RUN_END)
+    return "DELETE FROM meta WHERE key = ?", (RUN_END,)
 
 
 MODEL = "digest of model.path"
@@ -106,19 +97,9 @@ def record_start(journal: Journal, version: PolicyVersion, recipe: str) -> None:
     )
 
 
-def record_model(journal: Journal, digest: str) -> None:
-    """Stores the digest of the base model that the run trains."""
-    journal.write(set_fact(MODEL, digest))
-
-
 def recorded_model(journal: Readable) -> str | None:
     """The digest of the base model; None before the first start."""
     return read_fact(journal, MODEL)
-
-
-def record_unsampled(journal: Journal, ids: str) -> None:
-    """Stores the token ids that the run never samples, as `model.unsampled` writes them."""
-    journal.write(set_fact(UNSAMPLED, ids))
 
 
 def recorded_unsampled(journal: Readable) -> str:
@@ -128,7 +109,7 @@ def recorded_unsampled(journal: Readable) -> str:
 
 def record_rendering(journal: Journal, rendered: datetime) -> None:
     """Stores, at the first start alone, the local time that chat templates were given."""
-    journal.write(set_first_fact(RENDERED, rendered.isoformat()))
+    journal.write(("INSERT OR IGNORE INTO meta VALUES (?, ?)", (RENDERED, rendered.isoformat())))
 
 
 def recorded_rendering(journal: Readable) -> datetime | None:

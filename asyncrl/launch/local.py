@@ -22,6 +22,8 @@ from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.status_writer import StatusWriter
 from asyncrl.errors import InputError, ServerError
 from asyncrl.journal.starts import (
+    MODEL,
+    UNSAMPLED,
     ServerChanges,
     StartRecord,
     changed_data,
@@ -30,10 +32,9 @@ from asyncrl.journal.starts import (
     read_changes,
     record_data,
     record_environment,
-    record_model,
     record_rendering,
     record_start,
-    record_unsampled,
+    set_fact,
     words_of_change,
 )
 from asyncrl.journal.writer import Journal
@@ -241,9 +242,9 @@ def _record_start(journal: Journal, inputs: Inputs, folder: RunFolder, digests: 
     record_start(journal, folder.resumption.version, dump_recipe(recipe))
     record_data(journal, digests)
     if (digest := model_digest(model_folder(recipe.model))) is not None:
-        record_model(journal, digest)
+        journal.write(set_fact(MODEL, digest))
     unsampled = find_unsampled(model_folder(recipe.model), recipe.rollout.stop_tokens)
-    record_unsampled(journal, str(unsampled))
+    journal.write(set_fact(UNSAMPLED, str(unsampled)))
     record_rendering(journal, inputs.rendered)
 
 

@@ -8,7 +8,6 @@ for nothing.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 from asyncrl.journal import statements
 from asyncrl.journal.connection import DROPPED, Statement, bump
@@ -24,52 +23,12 @@ from asyncrl.records import (
     branch_number,
 )
 from asyncrl.replay.group import Group, GroupState
-
-
-class Statements(Protocol):
-    """The `Journal`, as far as changes of trajectories are handed to it."""
-
-    def write(self, *statements: Statement) -> None: ...
-
-
-class TrajectoryRecord(Protocol):
-    """Each member as the `ReplayQueue` has it."""
-
-    @property
-    def journal(self) -> Statements: ...
-
-    @property
-    def num_dropped(self) -> int: ...
-
-    def is_catching_up(self) -> bool: ...
-
-    def stream_from(self, server: str, trajectories: Sequence[Trajectory]) -> None: ...
-
-    def append(
-        self, group: Group, trajectory: Trajectory, segments: Sequence[Segment], finish: Finish | None
-    ) -> None: ...
-
-    def observe(self, group: Group, trajectory: Trajectory, observation: Observed) -> None: ...
-
-    def end(
-        self,
-        group: Group,
-        trajectory: Trajectory,
-        finish: Finish,
-        score: Score | None,
-        text: str,
-        branch_texts: Mapping[str, str] | None = None,
-    ) -> None: ...
-
-    def discard(self, num_tokens: int, reason: DropReason) -> None: ...
-
-    def drop(self, group: Group, reason: DropReason) -> None: ...
-
-    def count(self, counter: str, amount: int) -> Statement: ...
+from asyncrl.replay.queue import ReplayQueue
 
 
 class Unrecorded:
-    """A `TrajectoryRecord` in memory alone. Tokens of any version may follow each other."""
+    """Trajectories in memory alone; members as those of `ReplayQueue`. Tokens of any version may follow each
+    other."""
 
     def __init__(self, streamed: Callable[[int], None] = lambda num_tokens: None) -> None:
         """`streamed` is called with the number of tokens that have come."""
@@ -122,6 +81,10 @@ class Unrecorded:
     def drop(self, group: Group, reason: DropReason) -> None:
         group.state, group.reason = GroupState.DROPPED, reason
         self.num_dropped += 1
+
+
+TrajectoryRecord = ReplayQueue | Unrecorded
+"""Keeps what happens to trajectories."""
 
 
 def open_line(

@@ -7,8 +7,8 @@ from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe, Source
 from asyncrl.records import Task
-from asyncrl.tasks.mixture import fair_shares
 from asyncrl.tasks.order import TaskTable
+from asyncrl.tasks.source_choice import fair_shares
 from asyncrl.tasks.task_list import ReadingStage, TaskMaker, template_of, use_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 

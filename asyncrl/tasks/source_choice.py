@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from asyncrl.errors import InputError
 from asyncrl.recipe import Recipe
 from asyncrl.records import PolicyVersion, RowVisit
-from asyncrl.tasks.mixture import Mixture
 from asyncrl.tasks.order import Epochs
 from asyncrl.tasks.pass_rates import SignalShares, make_shares
 from asyncrl.tasks.selection import RowSelection, make_selection
+from asyncrl.tasks.source_choice import Mixture
 
 
 class SourceChoice:

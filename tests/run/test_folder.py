@@ -9,7 +9,7 @@ import pytest
 from fakes.records import make_queue, make_task
 
 from asyncrl.errors import InputError
-from asyncrl.journal.starts import RunEnd, record_end, record_rendering, record_start, record_unsampled
+from asyncrl.journal.starts import UNSAMPLED, RunEnd, record_end, record_rendering, record_start, set_fact
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import load_recipe, parse_recipe, with_moved_files
 from asyncrl.run.folder import RunFolder, first_difference, read_run_recipe
@@ -178,7 +178,7 @@ def test_a_run_resumes_only_where_the_same_tokens_are_never_sampled(
     queue = make_queue(tmp_path / "run")
     queue.announce(0)
     if recorded is not None:
-        record_unsampled(queue.journal, recorded)
+        queue.journal.write(set_fact(UNSAMPLED, recorded))
     # Nothing is lost of a run that has asked nothing yet.
     queue.journal.barrier_blocking()
     assert RunFolder(tmp_path / "run").check(recipe)

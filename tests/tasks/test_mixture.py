@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncrl.tasks.mixture import BLOCK, Mixture, fair_shares
+from asyncrl.tasks.source_choice import BLOCK, Mixture, fair_shares
 
 WEIGHTS = st.lists(st.floats(0.1, 10), min_size=1, max_size=6)
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from asyncrl.recipe import Recipe
 from asyncrl.records import RowVisit
-from asyncrl.tasks.mixture import Mixture
 from asyncrl.tasks.selection import RowSelection, make_selection
+from asyncrl.tasks.source_choice import Mixture
 
 KINDS: dict[str, dict[str, Any]] = {
     "learnable": {"by": "learnable"},

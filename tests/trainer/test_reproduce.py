@@ -26,7 +26,7 @@ from asyncrl.journal.compaction import compact
 from asyncrl.journal.conservation import read_ledger
 from asyncrl.journal.queue_state import load_batch
 from asyncrl.journal.reader import GroupFilter, JournalReader
-from asyncrl.journal.starts import record_start, record_unsampled
+from asyncrl.journal.starts import UNSAMPLED, record_start, set_fact
 from asyncrl.journal.writer import Journal
 from asyncrl.launch import prepare
 from asyncrl.model.unsampled import find_unsampled
@@ -208,7 +208,7 @@ def test_a_run_that_began_before_tokens_were_left_out_is_reproduced_with_all(
 
 def test_a_step_is_reproduced_with_the_tokens_that_its_run_left_out(run: Path):
     journal = Journal(run / "journal.sqlite")
-    record_unsampled(journal, "2,41-43")
+    journal.write(set_fact(UNSAMPLED, "2,41-43"))
     journal.close()
     assert plan_reproduction(run, 4).unsampled.ids == (2, 41, 42, 43)
 
