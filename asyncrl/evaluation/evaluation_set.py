@@ -165,7 +165,7 @@ def read_evaluation_set(
         source=" + ".join(map(_place, sources)),
         template=title,
         tasks=tasks[:] if limit is None else first_tasks(maker, tasks, sources, limit, limit_key),
-        num_left_out=maker.left_out.total(),
+        num_left_out=maker.findings.left_out.total(),
         codec=codec,
         sampling=evaluation_sampling(
             *(recipe.evaluation, codec, benchmark.temperature, benchmark.max_new_tokens), settings

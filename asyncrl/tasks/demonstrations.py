@@ -8,7 +8,6 @@ nothing is rendered.
 
 import functools
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -34,6 +33,7 @@ from asyncrl.tasks.demonstration import (
     pair_of,
 )
 from asyncrl.tasks.digests import template_digest, tokenizer_digest
+from asyncrl.tasks.packed_rows import Findings
 from asyncrl.tasks.task_list import ReadingStage, reading, template_of
 
 log = logging.getLogger(__name__)
@@ -73,9 +73,7 @@ class DemonstrationReader:
     most: int | None = None
     """Rows at most, of each source its share."""
     stage: ReadingStage | None = None
-    num_rows: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
-    first: dict[str, str] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
 
     def read(self, sources: Sequence[Source]) -> list[Task]:
         found: list[Task] = []
@@ -86,20 +84,20 @@ class DemonstrationReader:
                 for row in self.rows(source):
                     if limit is not None and len(own) >= limit:
                         break
-                    self.num_rows += 1
+                    self.findings.num_rows += 1
                     if (made := self._made(row, source)) is not None:
                         own.append(self._task(made, f"{label}:{row.number}"))
-                    if self.num_rows % _ROWS_PER_LOOK == 0:
-                        show(self.num_rows)
+                    if self.findings.num_rows % _ROWS_PER_LOOK == 0:
+                        show(self.findings.num_rows)
                 if not own:
                     raise InputError(f"{self.key} names {source.title()}, which holds no rows{self._why()}.")
                 found += own
-        if self.left_out:
+        if self.findings.left_out:
             log.warning(
                 "WARNING: %s leaves out %d of %d rows%s.",
                 self.key,
-                self.left_out.total(),
-                self.num_rows,
+                self.findings.left_out.total(),
+                self.findings.num_rows,
                 self._why(),
             )
         return found
@@ -122,7 +120,7 @@ class DemonstrationReader:
 
     def _made(self, row: PublishedRow, source: Source) -> Demonstration | Pair | None:
         if not self.is_wanted(row):
-            self._leave_out("by data.filter", row.where)
+            self.findings.leave_out("by data.filter", row.where)
             return None
         made, limit = self.demonstration(row, source), self.context_tokens
         longest = max(line.num_tokens() for line in made.lines())
@@ -136,7 +134,7 @@ class DemonstrationReader:
             )
         cut = made.cut(limit) if choice == "cut" and isinstance(made, Demonstration) else None
         if cut is None:
-            self._leave_out("too long", row.where)
+            self.findings.leave_out("too long", row.where)
         return cut
 
     def is_wanted(self, row: PublishedRow) -> bool:
@@ -207,12 +205,8 @@ class DemonstrationReader:
         tokens = made.prompt_tokens
         return Task(task_id, self.codec.exact_text(tokens), tokens, made, NO_VERIFIER)
 
-    def _leave_out(self, reason: str, where: str) -> None:
-        self.left_out[reason] += 1
-        self.first.setdefault(reason, where)
-
     def _why(self) -> str:
-        said = ", ".join(f"{n} {reason} (first {self.first[reason]})" for reason, n in self.left_out.items())
+        said = self.findings.reasons()
         return f": {said}" if said else ""
 
 

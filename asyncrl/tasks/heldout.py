@@ -41,7 +41,7 @@ def first_tasks(
 
     Raises InputError where a source would get no task.
     """
-    sizes = [maker.num_made[index] for index in range(len(sources))]
+    sizes = [maker.findings.num_made[index] for index in range(len(sources))]
     shares = fair_shares(sizes, [source.weight or 1.0 for source in sources], limit)
     if 0 in shares:
         starved = sources[shares.index(0)].title()

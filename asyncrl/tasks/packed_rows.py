@@ -14,6 +14,7 @@ import shutil
 import tempfile
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -45,14 +46,23 @@ class Findings:
     """Findings from reading the rows, as far as they are JSON: they are stored with the rows."""
 
     num_rows: int = 0
-    num_made: dict[int, int] = field(default_factory=dict)
+    num_made: Counter[int] = field(default_factory=Counter)
     """Tasks by index of the source."""
-    left_out: dict[str, int] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
     """Reason -> the first row."""
     num_contradicting: int = 0
     """Rows with the prompt of an earlier row and another answer."""
     first_contradicting: str = ""
+
+    def leave_out(self, reason: str, where: str) -> None:
+        self.left_out[reason] += 1
+        self.first.setdefault(reason, where)
+
+    def reasons(self, *, without: str = "") -> str:
+        """How many rows were left out for each reason but `without`, with the first one."""
+        counts = ((reason, count) for reason, count in self.left_out.items() if reason != without)
+        return ", ".join(f"{count} {reason} (first {self.first[reason]})" for reason, count in counts)
 
 
 @dataclass(slots=True)
@@ -76,26 +86,26 @@ class PackedTask:
 class PackedTasks:
     """Rows in the order of their sources. R rows."""
 
-    rows: bytes | mmap.mmap
+    rows: bytes | mmap.mmap = b""
     """Marshalled rows: text, adds_special_tokens, answer, index of its verifier; and where its columns are
     kept index of its environment, messages, columns."""
-    ends: "array[int]"
+    ends: "array[int]" = field(default_factory=lambda: array("Q"))
     """[R] where a row ends in `rows`."""
-    numbers: "array[int]"
+    numbers: "array[int]" = field(default_factory=lambda: array("Q"))
     """[R] line or number of the row in its source; growing within a source."""
-    prompt_keys: "array[int]"
+    prompt_keys: "array[int]" = field(default_factory=lambda: array("Q"))
     """[R] digest of the text."""
-    labels: list[str]
+    labels: list[str] = field(default_factory=list)
     """Label of each source that has rows, for the ids of its tasks."""
-    starts: list[int]
+    starts: list[int] = field(default_factory=list)
     """First row of each source that has rows."""
-    specs: list[VerifierSpec]
-    examples: list[tuple[int, str]]
+    specs: list[VerifierSpec] = field(default_factory=list)
+    examples: list[tuple[int, str]] = field(default_factory=list)
     """First row of each verifier, and where it stands."""
-    longest: list[int]
+    longest: list[int] = field(default_factory=list)
     """The rows with the most bytes of text."""
-    findings: Findings
-    odd: dict[int, Any]
+    findings: Findings = field(default_factory=Findings)
+    odd: dict[int, Any] = field(default_factory=dict)
     """Answers that cannot be marshalled, by row."""
     environments: list[EnvironmentSpec] = field(default_factory=list)
     levels: "array[float]" = field(default_factory=lambda: array("d"))
@@ -131,17 +141,10 @@ class Packer:
         self._part: Path | None = None
         self._rows = bytearray()
         self._num_spilled = 0
-        self._columns = {name: array("Q") for name in _COLUMNS}
-        self._labels: list[str] = []
-        self._starts: list[int] = []
-        self._specs: list[VerifierSpec] = []
+        self._packed = PackedTasks()
         self._spec_indices: dict[str, int] = {}
-        self._examples: list[tuple[int, str]] = []
-        self._longest: list[tuple[int, int]] = []
-        self._odd: dict[int, Any] = {}
-        self._environments: list[EnvironmentSpec] = []
         self._environment_indices: dict[str, int] = {}
-        self._levels = array("d")
+        self._longest: list[tuple[int, int]] = []
 
     def add(
         self,
@@ -154,28 +157,28 @@ class Packer:
     ) -> None:
         """`text` is the rendered `prompt`; `spec_key` is the same for rows of the same verifier. All rows
         have a `level`, or none has."""
+        packed = self._packed
         if level is not None:
-            self._levels.append(level)
+            packed.levels.append(level)
         label, _, number = row.row_id.rpartition(":")
-        index = len(self._columns["ends"])
-        if not self._labels or self._labels[-1] != label:
-            self._labels.append(label)
-            self._starts.append(index)
+        index = len(packed)
+        if not packed.labels or packed.labels[-1] != label:
+            packed.labels.append(label)
+            packed.starts.append(index)
         if spec_key not in self._spec_indices:
-            self._spec_indices[spec_key] = len(self._specs)
-            self._specs.append(row.verifier)
-            self._examples.append((index, row.where))
+            self._spec_indices[spec_key] = len(packed.specs)
+            packed.specs.append(row.verifier)
+            packed.examples.append((index, row.where))
         position = self._spec_indices[spec_key]
         kept = () if row.columns is None else self._kept(row, prompt)
         try:
-            packed = marshal.dumps((text, adds_special_tokens, row.answer, position, *kept))
+            self._rows += marshal.dumps((text, adds_special_tokens, row.answer, position, *kept))
         except ValueError:
-            self._odd[index] = row.answer
-            packed = marshal.dumps((text, adds_special_tokens, None, position, *kept))
-        self._rows += packed
-        self._columns["ends"].append(self._num_spilled + len(self._rows))
-        self._columns["numbers"].append(int(number))
-        self._columns["prompt_keys"].append(prompt_key(text))
+            packed.odd[index] = row.answer
+            self._rows += marshal.dumps((text, adds_special_tokens, None, position, *kept))
+        packed.ends.append(self._num_spilled + len(self._rows))
+        packed.numbers.append(int(number))
+        packed.prompt_keys.append(prompt_key(text))
         self._note_length(len(text) if text.isascii() else len(text.encode("utf-8", "replace")), index)
         if len(self._rows) > SPILL_BYTES:
             self._spill()
@@ -187,8 +190,8 @@ class Packer:
             return None, messages, columns
         key = json.dumps([row.environment.name, row.environment.options], sort_keys=True, default=str)
         if key not in self._environment_indices:
-            self._environment_indices[key] = len(self._environments)
-            self._environments.append(row.environment)
+            self._environment_indices[key] = len(self._packed.environments)
+            self._packed.environments.append(row.environment)
         return self._environment_indices[key], messages, columns
 
     def _note_length(self, size: int, index: int) -> None:
@@ -222,35 +225,22 @@ class Packer:
 
     def finish(self, findings: Findings, name: str | None) -> PackedTasks:
         """The rows. A file of them stays in the cache under `name`; with None it goes with this process."""
-        rows: bytes | mmap.mmap = b""
+        packed = self._packed
         if self._part is None and name is not None and findings.num_rows >= KEPT_ROWS and self._rows:
             self._spill_if_possible()
         if self._part is None:
-            rows = bytes(self._rows)
+            packed.rows = bytes(self._rows)
         else:
             self._spill()
-            rows = _mapped(self._part / "rows")
-        found = PackedTasks(
-            rows,
-            self._columns["ends"],
-            self._columns["numbers"],
-            self._columns["prompt_keys"],
-            self._labels,
-            self._starts,
-            self._specs,
-            self._examples,
-            [index for _, index in sorted(self._longest, reverse=True)],
-            findings,
-            self._odd,
-            self._environments,
-            self._levels,
-        )
+            packed.rows = _mapped(self._part / "rows")
+        packed.longest = [index for _, index in sorted(self._longest, reverse=True)]
+        packed.findings = findings
         if self._part is not None:
             # What an environment says to a row may differ at the next start.
-            may_differ = self._odd or self._environments
-            if name is None or may_differ or not _is_kept(found, self._part, self._cache / name):
+            may_differ = packed.odd or packed.environments
+            if name is None or may_differ or not _is_kept(packed, self._part, self._cache / name):
                 shutil.rmtree(self._part)
-        return found
+        return packed
 
     def discard(self) -> None:
         """Removes what was written, where reading failed."""
@@ -335,19 +325,12 @@ def load_packed(place: Path) -> PackedTasks | None:
     # The tables that were used last are kept.
     os.utime(place)
     findings = header["findings"]
-    findings["num_made"] = dict(findings["num_made"])
+    findings |= {"num_made": Counter(dict(findings["num_made"])), "left_out": Counter(findings["left_out"])}
     specs = [VerifierSpec(name, options) for name, options in header["specs"]]
     return PackedTasks(
-        rows,
-        ends,
-        numbers,
-        prompt_keys,
-        header["labels"],
-        header["starts"],
-        specs,
-        [(index, where) for index, where in header["examples"]],
-        header["longest"],
-        Findings(**findings),
-        {},
+        *(rows, ends, numbers, prompt_keys, header["labels"], header["starts"], specs),
+        examples=[(index, where) for index, where in header["examples"]],
+        longest=header["longest"],
+        findings=Findings(**findings),
         levels=levels,
     )

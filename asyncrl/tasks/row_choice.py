@@ -12,6 +12,7 @@ from asyncrl.errors import InputError
 from asyncrl.recipe import Data
 from asyncrl.recipe.row_filter import RowFilter
 from asyncrl.system.words import as_written
+from asyncrl.tasks.packed_rows import Findings
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,9 @@ def short_gold(gold: Any, verifier_key: str) -> ShortGold | None:
 class Repeats:
     """Prompts seen so far."""
 
-    def __init__(self) -> None:
-        self.num_contradicting = 0
-        """Duplicate prompts with another answer."""
-        self.first_contradicting = ""
+    def __init__(self, findings: Findings) -> None:
+        """Duplicate prompts with another answer are counted in `findings`."""
+        self._findings = findings
         self._answers: dict[bytes, bytes] = {}
         """Digest of each prompt -> digest of its first answer."""
         self._other_answers: set[bytes] = set()
@@ -108,8 +108,8 @@ class Repeats:
         if known == answered or asked + answered in self._other_answers:
             return True
         self._other_answers.add(asked + answered)
-        self.num_contradicting += 1
-        self.first_contradicting = self.first_contradicting or row.where
+        self._findings.num_contradicting += 1
+        self._findings.first_contradicting = self._findings.first_contradicting or row.where
         return False
 
     def forget(self) -> None:

@@ -10,8 +10,7 @@ import dataclasses
 import itertools
 import logging
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import NamedTuple, Protocol
@@ -153,8 +152,8 @@ def read_train_tasks(
     name = table_name(recipe, codec, context_tokens)
     maker.choice = choice
     tasks = maker.make(rows, sources, name=name)
-    sizes = tuple(maker.num_made[index] for index in range(len(sources)))
-    return TaskSet(tasks, sizes, maker.left_out[FILTERED])
+    sizes = tuple(maker.findings.num_made[index] for index in range(len(sources)))
+    return TaskSet(tasks, sizes, maker.findings.left_out[FILTERED])
 
 
 @dataclass
@@ -171,18 +170,16 @@ class TaskMaker:
     """Whether several responses to a task may be judged together (`VerifierCache.check_groups`)."""
     choice: RowChoice = RowChoice()
     stage: ReadingStage | None = None
-    num_rows: int = 0
-    num_made: Counter[int] = field(default_factory=Counter)
-    """By index of the source."""
-    left_out: Counter[str] = field(default_factory=Counter)
-    first: dict[str, str] = field(default_factory=dict)
-    """Reason -> the first row."""
-    _repeats: Repeats = field(default_factory=Repeats)
+    findings: Findings = field(default_factory=Findings)
+    _repeats: Repeats = field(init=False)
     _known_golds: set[ShortGold] = field(default_factory=set)
     """Short golds that parse."""
     _newest: tuple[VerifierSpec, str, Verifier] | None = None
     _waiting: list[_Rendered] = field(default_factory=list)
     """Rows from the first one on whose tokens are still to be counted."""
+
+    def __post_init__(self) -> None:
+        self._repeats = Repeats(self.findings)
 
     def make(
         self, rows: Iterable[Row | Unanswered], sources: Sequence[Source], *, name: str | None = None
@@ -197,8 +194,8 @@ class TaskMaker:
             else:
                 self._recall(packed)
         for index, source in enumerate(sources):
-            if not self.num_made[index]:
-                why = f" that can be used: {self._reasons(self.left_out)}" if self.left_out else ""
+            if not self.findings.num_made[index]:
+                why = f" that can be used: {self.findings.reasons()}" if self.findings.left_out else ""
                 raise InputError(f"{self.key} names {source.title()}, which holds no rows{why}.")
         self._warn()
         return TaskTable(packed, self._made)
@@ -208,7 +205,7 @@ class TaskMaker:
         try:
             with reading(self.key, self.stage) as show:
                 self._add_all(rows, packer, show)
-                return packer.finish(self._findings(), name)
+                return packer.finish(self.findings, name)
         except BaseException:
             packer.discard()
             raise
@@ -219,31 +216,17 @@ class TaskMaker:
         try:
             for row in rows:
                 self._add(row, packer)
-                if self.num_rows % _ROWS_PER_LOOK == 0:
-                    show(self.num_rows)
+                if self.findings.num_rows % _ROWS_PER_LOOK == 0:
+                    show(self.findings.num_rows)
         except InputError:
             # A row that waits stands before this one: its own error comes first.
             self._settle(packer)
             raise
         self._settle(packer)
 
-    def _findings(self) -> Findings:
-        return Findings(
-            self.num_rows,
-            dict(self.num_made),
-            dict(self.left_out),
-            self.first,
-            self._repeats.num_contradicting,
-            self._repeats.first_contradicting,
-        )
-
     def _recall(self, packed: PackedTasks) -> None:
         """Takes over an earlier start's findings on the same rows, and an example for each verifier."""
-        found = packed.findings
-        self.num_rows, self.num_made = found.num_rows, Counter(found.num_made)
-        self.left_out, self.first = Counter(found.left_out), found.first
-        self._repeats.num_contradicting = found.num_contradicting
-        self._repeats.first_contradicting = found.first_contradicting
+        self.findings = packed.findings
         for index, where in packed.examples:
             row = packed.row(index)
             key, verifier = self._verifier(row.verifier)
@@ -251,9 +234,9 @@ class TaskMaker:
             self.verifiers.remember(GoldExample(where, row.verifier, row.answer, reference, _told(row)), key)
 
     def _add(self, row: Row | Unanswered, packer: Packer) -> None:
-        self.num_rows += 1
+        self.findings.num_rows += 1
         if not self.choice.wants(row):
-            self._leave_out(FILTERED, row.where)
+            self.findings.leave_out(FILTERED, row.where)
             return
         if isinstance(row, Unanswered):
             self._broken(row.where, row.complaint)
@@ -263,7 +246,7 @@ class TaskMaker:
             key, verifier = self._verifier(row.verifier)
             gold = short_gold(row.answer, key)
             if self._repeats.add(row, key, gold):
-                self._leave_out(REPEATED, row.where)
+                self.findings.leave_out(REPEATED, row.where)
                 return
             prompt = row.prompt if self.template is None else self.template(row.prompt)
             text, adds_special_tokens = self.codec.prompt_text(prompt)
@@ -287,7 +270,7 @@ class TaskMaker:
 
     def _keep(self, rendered: _Rendered, packer: Packer) -> None:
         row, prompt, text, adds_special_tokens, key, _ = rendered
-        self.num_made[row.source] += 1
+        self.findings.num_made[row.source] += 1
         packer.add(row, text, adds_special_tokens, key, prompt, self.choice.level(row))
 
     def _settle(self, packer: Packer) -> None:
@@ -377,7 +360,7 @@ class TaskMaker:
                 f"{complaint.rstrip('.')}. {way} set data.broken_rows to leave_out; "
                 f"`asyncrl verify-data` lists all such rows."
             )
-        self._leave_out(BROKEN, where)
+        self.findings.leave_out(BROKEN, where)
 
     def _too_long(self, where: str, num_tokens: int) -> None:
         longest = self.data.max_prompt_tokens
@@ -392,31 +375,24 @@ class TaskMaker:
                 f"room is left for a response. Shorten the prompt, raise model.context_tokens, or set "
                 f"data.long_prompts to leave_out."
             )
-        self._leave_out(LONG, where)
-
-    def _leave_out(self, reason: str, where: str) -> None:
-        self.left_out[reason] += 1
-        self.first.setdefault(reason, where)
-
-    def _reasons(self, counts: Mapping[str, int]) -> str:
-        return ", ".join(f"{count} {reason} (first {self.first[reason]})" for reason, count in counts.items())
+        self.findings.leave_out(LONG, where)
 
     def _warn(self) -> None:
         # A filter is no mistake; `asyncrl check` shows its count.
-        amiss = Counter({reason: count for reason, count in self.left_out.items() if reason != FILTERED})
-        if amiss:
+        found = self.findings
+        if num_amiss := found.left_out.total() - found.left_out[FILTERED]:
             log.warning(
                 "WARNING: %s leaves out %d of %d rows: %s.",
                 self.key,
-                amiss.total(),
-                self.num_rows,
-                self._reasons(amiss),
+                num_amiss,
+                found.num_rows,
+                found.reasons(without=FILTERED),
             )
-        if self._repeats.num_contradicting:
+        if found.num_contradicting:
             log.warning(
                 "WARNING: %s has %d rows with the prompt of an earlier row but another answer, first %s: "
                 "all are kept.",
                 self.key,
-                self._repeats.num_contradicting,
-                self._repeats.first_contradicting,
+                found.num_contradicting,
+                found.first_contradicting,
             )

@@ -28,7 +28,7 @@ FEATURES = (
         "rollout.teacher",
         "rollout.turn_player",
     ),
-    *("tasks.heldout", "tasks.mixture", "tasks.pass_rates", "tasks.recorded", "tasks.selection"),
+    *("tasks.heldout", "tasks.pass_rates", "tasks.recorded", "tasks.selection"),
     "tasks.source_choice",
     *("serving.delta", "trainer.publishing.deltas", "trainer.publishing.from_memory"),
     *("trainer.network.adapted_layers", "trainer.network.adapters", "trainer.packing.kept_sets"),
