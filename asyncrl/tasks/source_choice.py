@@ -15,7 +15,6 @@ from asyncrl.records import PolicyVersion, RowVisit
 from asyncrl.tasks.order import Epochs
 from asyncrl.tasks.pass_rates import SignalShares, make_shares
 from asyncrl.tasks.selection import RowSelection, make_selection
-from asyncrl.tasks.source_choice import Mixture
 
 BLOCK = 1000
 """Positions; a source's share of them is rounded to one."""

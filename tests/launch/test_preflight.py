@@ -19,7 +19,7 @@ from fakes.shapes import tiny_shape
 from asyncrl.controller.inputs import Inputs
 from asyncrl.errors import InputError
 from asyncrl.evaluation.asked_sets import benchmarks_of
-from asyncrl.journal.starts import record_model, record_rendering
+from asyncrl.journal.starts import MODEL, record_rendering, set_fact
 from asyncrl.launch.machine_check import check_machine
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import read_evaluation_inputs, read_inputs
@@ -274,7 +274,7 @@ def begin_run(project: Path) -> None:
     queue = make_queue(recipe.folder())
     digest = model_digest(project / "model")
     assert digest is not None
-    record_model(queue.journal, digest)
+    queue.journal.write(set_fact(MODEL, digest))
     queue.announce(0)
     queue.admit(make_task())
     queue.journal.close()
