@@ -15,11 +15,11 @@ import resource
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from asyncrl.turns.environment import Environment, EnvironmentUnavailable, Recovery
 from asyncrl.turns.registry import ENVIRONMENTS, build_environment, recovery_of
@@ -32,6 +32,8 @@ from verifiers.storable import MAX_FRAMES, MAX_TRACE_CHARACTERS, MAX_WORDS_CHARA
 
 if TYPE_CHECKING:
     import asyncio
+
+    from asyncrl.turns.tools import Tool
 
 BUILD, START, STEP, CALL, CLOSE = "build", "start", "step", "call", "close"
 """Requests. BUILD with a pickled Cast, START with a pickled row, STEP with a text, CALL with the arguments in
@@ -51,30 +53,6 @@ class Failure(StrEnum):
     """A tool raised: words for the model."""
 
 
-class HostedTool(Protocol):
-    """A tool, as its process needs it: an `asyncrl.turns.tools.Tool`."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def recovery(self) -> Recovery: ...
-
-    @property
-    def function(self) -> Callable[..., Any]: ...
-
-    @property
-    def close(self) -> Callable[[], Any] | None: ...
-
-    def arguments(self) -> list[str]:
-        """Their names."""
-        ...
-
-    def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments for `function`. Raises ValueError in words for the model."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Cast:
     """The environment and the tools that a process hosts."""
@@ -85,8 +63,6 @@ class Cast:
     """Named as in the recipe."""
     folder: str | None
     """Paths in names are relative to it."""
-    loader: str
-    """ "module:function" that takes (tools, folder) and gives a list of HostedTool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,23 +74,21 @@ class Preparation:
     """Files and folders that it gives up."""
 
 
-Tools = dict[str, HostedTool]
-
-
 class Loaded:
     """Classes and tools that the template has loaded; each process that it forks has a copy, state of tools
     included."""
 
     def __init__(self) -> None:
-        self._tools: dict[str, Tools] = {}
+        self._tools: dict[str, dict[str, Tool]] = {}
         self._classes: dict[tuple[str | None, str | None], Plugin] = {}
 
-    def tools(self, cast: Cast) -> Tools:
+    def tools(self, cast: Cast) -> "dict[str, Tool]":
         key = repr((cast.tools, cast.folder))
         if key not in self._tools and cast.tools:
-            module, _, function = cast.loader.partition(":")
-            load: Callable[..., Sequence[HostedTool]] = getattr(importlib.import_module(module), function)
-            tools = {tool.name: tool for tool in load(cast.tools, _folder(cast))}
+            # Here: it imports pydantic, for whose memory each process of an episode pays.
+            from asyncrl.turns.tools import load_tools
+
+            tools = {tool.name: tool for tool in load_tools(cast.tools, _folder(cast))}
             for tool in tools.values():
                 # The first check of a process imports for 0.1 s what pydantic imports when it is needed.
                 with contextlib.suppress(ValueError):
@@ -187,7 +161,7 @@ class _Host:
         self._connection = connection
         self._loaded = loaded
         self._environment: Environment | None = None
-        self._tools: Tools = {}
+        self._tools: dict[str, Tool] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def receive(self) -> frames.Message:

@@ -25,7 +25,6 @@ from verifiers.template import Template, WorkerDied
 
 START_SECONDS = 60.0
 """To build an environment and to start it: no response is to blame for that time."""
-TOOL_LOADER = "asyncrl.turns.tools:load_tools"
 MOUNTING = frozenset(["python", "container"])
 """Tools and environments whose sandbox mounts, which Landlock forbids: from the process of one nothing is
 hidden. Its programs see no file of the machine anyway."""
@@ -50,7 +49,6 @@ class EpisodePool(RunPart):
         start_seconds: float = START_SECONDS,
         prints: Path | None = None,
         hidden: Sequence[Path] = (),
-        tool_loader: str = TOOL_LOADER,
     ) -> None:
         """`tools`, by name or {name: options}, for every trajectory. `folder`: paths in names are relative to
         it. `timeout_seconds` and `memory_bytes` are those of one turn, and of one process. What environments
@@ -69,7 +67,6 @@ class EpisodePool(RunPart):
         self._folder = None if folder is None else str(folder.resolve())
         mounts = any(name in MOUNTING for tool in tools for name in _names(tool))
         self._hidden = () if mounts else tuple(str(path.resolve()) for path in hidden)
-        self._loader = tool_loader
         self._prints = prints
         self._places = asyncio.Semaphore(max_processes)
         self._starting = asyncio.Lock()
@@ -111,7 +108,7 @@ class EpisodePool(RunPart):
         try:
             template = await self._warm(sees_all=not self._hidden or cast.environment in MOUNTING)
             # Options are of a trajectory: the template loads what all of them share.
-            what = Preparation(Cast(cast.environment, {}, cast.tools, cast.folder, cast.loader))
+            what = Preparation(Cast(cast.environment, {}, cast.tools, cast.folder))
             await template.prepare(pickle.dumps(what))
             process = await template.fork()
             process.template = template
@@ -151,12 +148,12 @@ class EpisodePool(RunPart):
     def _cast(self, environment: EnvironmentSpec | None) -> Cast:
         """Raises EnvironmentFault where a built-in environment does not take the options."""
         if environment is None:
-            return Cast(None, {}, self._tools, self._folder, self._loader)
+            return Cast(None, {}, self._tools, self._folder)
         try:
             options = check_options(environment.name, environment.options)
         except ValueError as error:
             raise EnvironmentFault(str(error)) from error
-        return Cast(environment.name, options, self._tools, self._folder, self._loader)
+        return Cast(environment.name, options, self._tools, self._folder)
 
     async def _warm(self, *, sees_all: bool) -> Template[EpisodeProcess]:
         async with self._starting:

@@ -3,50 +3,50 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from asyncrl.turns import EnvironmentUnavailable, Recovery
+from asyncrl.turns import EnvironmentUnavailable
+from asyncrl.turns.tools import Tool
 
-LOADER = "fakes.turn_tools:load_tools"
 CHECKED_IN: list[int] = []
 """The processes of all checks of arguments, in order."""
+_checked = Tool.checked
 
 
-@dataclass
-class FakeTool:
-    """As asyncrl.turns.tools.Tool, as far as a process needs it."""
-
-    name: str
-    function: Callable[..., Any]
-    recovery: Recovery = Recovery.STATELESS
-    close: Callable[[], Any] | None = None
-
-    def arguments(self) -> list[str]:
-        return ["do", "with_"] if self.name == "odd" else []
-
-    def checked(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        CHECKED_IN.append(os.getpid())
-        for name in arguments:
-            if self.name == "odd" and name not in ("do", "with_"):
-                raise ValueError(f"odd has no argument {name!r}.")
-        return dict(arguments)
+def _noted(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    CHECKED_IN.append(os.getpid())
+    return _checked(tool, arguments)
 
 
-class Counter:
+Tool.checked = _noted  # type: ignore[method-assign]
+
+
+def named(*names: str) -> list[str]:
+    """As a recipe names tools of this file."""
+    return [f"{__name__}:{name}" for name in names]
+
+
+class count:
     """Counts its calls."""
+
+    recovery = "replayable"
 
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, **arguments: Any) -> str:
+    def __call__(self) -> str:
         self.calls += 1
         return str(self.calls)
 
 
 def odd(*, do: str, with_: Any = None) -> Any:
+    """Does what it is told.
+
+    Args:
+        do: What.
+        with_: Anything.
+    """
     match do:
         case "sleep":
             time.sleep(1000)
@@ -69,21 +69,9 @@ def odd(*, do: str, with_: Any = None) -> Any:
     return f"{do} {with_}"
 
 
-async def awaits(**arguments: Any) -> str:
+async def awaits() -> str:
+    """Waits."""
     import asyncio
 
     await asyncio.sleep(0)
     return "awaited"
-
-
-def load_tools(named: Sequence[str], folder: Path | None) -> list[FakeTool]:
-    """By name; raises ValueError for one that there is not."""
-    known = {
-        "count": FakeTool("count", Counter(), Recovery.REPLAYABLE),
-        "odd": FakeTool("odd", odd),
-        "awaits": FakeTool("awaits", awaits),
-    }
-    for name in named:
-        if name not in known:
-            raise ValueError(f"There is no tool {name!r}.")
-    return [known[name] for name in named]

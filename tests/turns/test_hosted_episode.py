@@ -10,9 +10,9 @@ from typing import Any
 
 import psutil
 import pytest
+from fakes import turn_tools
 from fakes.episodes import OBSERVED, FakeEpisodes, conversations
 from fakes.processes import wait_for_end
-from fakes.turn_tools import LOADER
 
 from asyncrl.records import EnvironmentSpec, Finish, Observed
 from asyncrl.turns.calls import Call
@@ -109,7 +109,7 @@ class CallsByNumber:
 async def test_tools_are_played_again_from_where_they_lost_their_state_and_stateless_ones_are_not(
     tmp_path: Path,
 ) -> None:
-    async with EpisodePool(tools=["count", "odd"], tool_loader=LOADER, timeout_seconds=1.0) as pool:
+    async with EpisodePool(tools=turn_tools.named("count", "odd"), timeout_seconds=1.0) as pool:
         run = dataclasses.replace(conversations(pool, max_turns=9), calls=CallsByNumber())  # type: ignore[arg-type]
         async with run.open(None, {}) as conversation:
             said = []

@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
+from fakes import turn_tools
 from fakes.processes import descendants, wait_for_end
-from fakes.turn_tools import LOADER
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -418,7 +418,7 @@ async def test_trajectories_draw_different_numbers(pool: EpisodePool) -> None:
 
 
 async def test_tools_answer_calls_in_order_and_what_they_raise_is_read(folder: Path) -> None:
-    async with EpisodePool(folder=folder, tools=["count", "odd", "awaits"], tool_loader=LOADER) as pool:
+    async with EpisodePool(folder=folder, tools=turn_tools.named("count", "odd", "awaits")) as pool:
         episode = await pool.open(None)
         assert episode.recoveries.tools["count"] is Recovery.REPLAYABLE and await episode.start({}) is None
         results = await episode.call(
@@ -442,7 +442,7 @@ async def test_tools_answer_calls_in_order_and_what_they_raise_is_read(folder: P
         assert results[1].output == "say {'a': [1, None]}"
         assert results[2].output == "Error: KeyError: 'a bug'"
         assert results[3].output == "Error: SystemExit: 3"
-        assert results[4].output == "Error: odd has no argument 'make'."
+        assert results[4].output == "Error: odd has no argument 'make'. It takes do, with_."
         assert "memory" in results[5].output
         assert "Did you mean 'odd'? Tools: count, odd, awaits" in results[6].output
         assert results[7].output == "Error: the JSON does not close" and results[8].output == "awaited"
@@ -451,7 +451,7 @@ async def test_tools_answer_calls_in_order_and_what_they_raise_is_read(folder: P
 
 
 async def test_tools_of_two_trajectories_share_no_state(folder: Path) -> None:
-    async with EpisodePool(tools=["count"], tool_loader=LOADER) as pool:
+    async with EpisodePool(tools=turn_tools.named("count")) as pool:
         for _ in range(2):
             episode = await pool.open(None)
             assert [result.output for result in await episode.call([Call("count")])] == ["1"]
@@ -459,7 +459,7 @@ async def test_tools_of_two_trajectories_share_no_state(folder: Path) -> None:
 
 
 async def test_what_a_first_check_of_arguments_loads_is_loaded_before_the_fork() -> None:
-    async with EpisodePool(tools=["odd"], tool_loader=LOADER) as pool:
+    async with EpisodePool(tools=turn_tools.named("odd")) as pool:
         episode = await pool.open(None)
         (result,) = await episode.call([Call("odd", {"do": "processes"})])
         *before, last, own = json.loads(result.output)
@@ -469,8 +469,7 @@ async def test_what_a_first_check_of_arguments_loads_is_loaded_before_the_fork()
 
 
 async def test_a_late_tool_is_told_to_the_model_and_the_others_start_again(folder: Path) -> None:
-    tools = ["count", "odd"]
-    async with EpisodePool(tools=tools, tool_loader=LOADER, timeout_seconds=0.5) as pool:
+    async with EpisodePool(tools=turn_tools.named("count", "odd"), timeout_seconds=0.5) as pool:
         episode = await pool.open(None)
         late = await episode.call([Call("count"), Call("odd", {"do": "sleep"}), Call("count")])
         assert [result.is_error for result in late] == [False, True, True]
@@ -490,7 +489,7 @@ async def test_a_late_tool_is_told_to_the_model_and_the_others_start_again(folde
     ],
 )
 async def test_a_tool_that_breaks_its_process_or_its_contract_is_a_fault(do: str, sentence: str) -> None:
-    async with EpisodePool(tools=["odd"], tool_loader=LOADER) as pool:
+    async with EpisodePool(tools=turn_tools.named("odd")) as pool:
         episode = await pool.open(None)
         with pytest.raises(EnvironmentFault, match=sentence):
             await episode.call([Call("odd", {"do": do})])
@@ -498,14 +497,14 @@ async def test_a_tool_that_breaks_its_process_or_its_contract_is_a_fault(do: str
 
 
 async def test_a_tool_that_cannot_be_loaded_is_a_fault_that_names_it() -> None:
-    async with EpisodePool(tools=["missing"], tool_loader=LOADER) as pool:
+    async with EpisodePool(tools=["missing"]) as pool:
         with pytest.raises(EnvironmentFault, match="no tool 'missing'"):
             await pool.open(None)
 
 
 @pytest.mark.parametrize("name", ["Odd", "Stateless", "Neither", "Moody"])
 async def test_an_environment_is_where_it_was_after_a_tool_was_killed(folder: Path, name: str) -> None:
-    async with EpisodePool(folder=folder, tools=["odd"], tool_loader=LOADER, timeout_seconds=0.5) as pool:
+    async with EpisodePool(folder=folder, tools=turn_tools.named("odd"), timeout_seconds=0.5) as pool:
         episode = await pool.open(named(name))
         await episode.start({})
         await episode.step("one")
@@ -545,7 +544,7 @@ def nested(depth: int) -> Any:
 def test_no_response_can_cause_a_fault(text: str, value: Any) -> None:
     async def play() -> None:
         own = Path(__file__).parents[1] / "fakes" / "echo_environment.py"
-        async with EpisodePool(tools=["odd"], tool_loader=LOADER, timeout_seconds=60.0) as pool:
+        async with EpisodePool(tools=turn_tools.named("odd"), timeout_seconds=60.0) as pool:
             episode = await pool.open(EnvironmentSpec(f"{own}:Echo"))
             await episode.start({"text": text, "value": 3})
             try:
