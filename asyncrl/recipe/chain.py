@@ -76,14 +76,15 @@ class SelectStage(Section):
         return self.model_copy(update=changed)
 
 
-def _kind_of_stage(value: Any) -> str:
-    is_selection = isinstance(value, SelectStage) or (isinstance(value, dict) and "select" in value)
-    return "<select>" if is_selection else "<recipe>"
-
-
 Stage = Annotated[
     Annotated[TrainStage, Tag("<recipe>")] | Annotated[SelectStage, Tag("<select>")],
-    Discriminator(_kind_of_stage),
+    Discriminator(
+        lambda value: (
+            "<select>"
+            if isinstance(value, SelectStage) or (isinstance(value, dict) and "select" in value)
+            else "<recipe>"
+        )
+    ),
 ]
 
 

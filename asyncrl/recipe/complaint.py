@@ -42,7 +42,11 @@ def complaint(details: Any, root: type[BaseModel]) -> str:
     location = ".".join(place_of(place))
     if kind == "invalid_key" or place[-1:] == (_OF_KEYS,):
         names = [part for part in place if part != _OF_KEYS]
-        return f"{_key_that_is_no_text(names, value)}{_known(names, root) if kind == 'invalid_key' else ''}"
+        fields = ", ".join(_section_at(names[:-1], root).model_fields)
+        known = f" Known here: {fields}." if kind == "invalid_key" else ""
+        section = ".".join(place_of(tuple(names[:-1])))
+        where = f"in {section}, the key" if section else "the key"
+        return f"{where} {as_written(value)} is {kind_of(value)}, expected a name.{known}"
     if kind == "extra_forbidden":
         return _unknown(place, location, value, root)
     if kind == "term" and isinstance(value, dict):
@@ -63,16 +67,6 @@ def place_of(location: tuple[str | int, ...]) -> list[str]:
     return [str(part) for part in location if not str(part).startswith("<")]
 
 
-def _key_that_is_no_text(names: list[str | int], key: Any) -> str:
-    section = ".".join(place_of(tuple(names[:-1])))
-    where = f"in {section}, the key" if section else "the key"
-    return f"{where} {as_written(key)} is {kind_of(key)}, expected a name."
-
-
-def _known(names: list[str | int], root: type[BaseModel]) -> str:
-    return f" Known here: {', '.join(_section_at(names[:-1], root).model_fields)}."
-
-
 def _unknown(place: tuple[str | int, ...], location: str, value: Any, root: type[BaseModel]) -> str:
     if (former := refusal(location, value)) is not None:
         return former
@@ -82,12 +76,9 @@ def _unknown(place: tuple[str | int, ...], location: str, value: Any, root: type
     if names := [*owners(f"{term}.{number}", root)]:
         choice = f"{{name: {names[0]}, {number}: {as_written(value)}}}"
         return sentence(location, value, f"{term} to {choice} ({number} belongs to {', '.join(names)})")
-    return f"unknown key {location}.{_nearest(place, root)}"
-
-
-def _nearest(location: tuple[str | int, ...], root: type[BaseModel]) -> str:
-    names = list(_section_at(location[:-1], root).model_fields)
-    return nearest_key(str(location[-1]), names, root) or f" Known here: {', '.join(names)}."
+    known = list(_section_at(place[:-1], root).model_fields)
+    meant = nearest_key(str(place[-1]), known, root) or f" Known here: {', '.join(known)}."
+    return f"unknown key {location}.{meant}"
 
 
 def _section_at(location: Sequence[str | int], root: type[BaseModel]) -> type[BaseModel]:
@@ -120,7 +111,10 @@ def nearest_key(word: str, here: Iterable[str] = (), root: type[BaseModel] | Non
     best = max((likeness for likeness, _ in (*own, *others)), default=None)
     meant = [name for likeness, name in own if likeness == best][:1]
     meant = meant or [key for likeness, key in others if likeness == best]
-    return f" Did you mean {_listed(meant)}?" if meant else ""
+    if not meant:
+        return ""
+    *shown, last = meant[:MOST_NAMED]
+    return f" Did you mean {', '.join(shown)} or {last}?" if shown else f" Did you mean {last}?"
 
 
 @lru_cache
@@ -147,8 +141,3 @@ def _likeness_elsewhere(word: str, name: str) -> float:
 
 def _likeness(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one.casefold(), other.casefold()).ratio()
-
-
-def _listed(names: list[str]) -> str:
-    shown = names[:MOST_NAMED]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"

@@ -81,7 +81,8 @@ def model_recipe(model: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def _resolve(raw: dict[str, Any], folder: Path, source: str, overrides: Sequence[str]) -> Recipe:
     raw.setdefault("run_folder", Recipe.model_fields["run_folder"].default)
-    if _is_recorded(raw, folder):
+    # The resolved recipe of a run.
+    if (folder / JOURNAL).is_file() or raw["run_folder"] == absolute(".", folder):
         raw = as_now(raw)
     make_absolute(raw, folder, raw)
     _follow_move(raw, folder)
@@ -93,7 +94,7 @@ def _resolve(raw: dict[str, Any], folder: Path, source: str, overrides: Sequence
     verifying = raw.setdefault("verifying", {})
     if isinstance(verifying, dict) and verifying.get("folder") is None:
         verifying["folder"] = absolute(".", folder)
-    return _validate(raw, source, overrides)
+    return parse_recipe(raw, source=source, overrides=overrides)
 
 
 def _read_yaml(path: Path, *, kind: str = "recipe") -> dict[str, Any]:
@@ -121,12 +122,9 @@ def _read_yaml(path: Path, *, kind: str = "recipe") -> dict[str, Any]:
     return raw
 
 
-def parse_recipe(raw: dict[str, Any], *, source: str) -> Recipe:
-    """A validated recipe from plain data; `source` names it in errors. Raises InputError."""
-    return _validate(raw, source, ())
-
-
-def _validate(raw: dict[str, Any], source: str, overrides: Sequence[str]) -> Recipe:
+def parse_recipe(raw: dict[str, Any], *, source: str, overrides: Sequence[str] = ()) -> Recipe:
+    """A validated recipe from plain data; errors name the override that made them, else `source`. Raises
+    InputError."""
     try:
         return Recipe.model_validate(raw)
     except ValidationError as error:
@@ -277,11 +275,6 @@ def _is_hub_id(path: str, folder: Path, recipe: dict[str, Any]) -> bool:
     made = prepare.get("folder") if isinstance(prepare, dict) else None
     is_made = isinstance(made, str) and Path(absolute(path, folder)).is_relative_to(absolute(made, folder))
     return is_hub_id(path, folder) and not is_data_file(path) and not is_made
-
-
-def _is_recorded(raw: dict[str, Any], folder: Path) -> bool:
-    """Whether `raw` is the resolved recipe of a run."""
-    return (folder / JOURNAL).is_file() or raw.get("run_folder") == absolute(".", folder)
 
 
 def _follow_move(raw: dict[str, Any], folder: Path) -> None:

@@ -6,7 +6,6 @@ what it makes are in the current folder, and nothing is written where asyncrl is
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -118,15 +117,11 @@ def missing(path: Path, kind: str = "recipe") -> str:
 def files(kind: str = "recipe") -> list[Path]:
     """The shipped files of a kind, relative to the folder recipes, sorted."""
     home = shipped_folder(FOLDER)
-    return [] if home is None else sorted(_files(home, kind))
-
-
-def _files(home: Path, kind: str) -> Iterator[Path]:
-    for file in home.rglob(f"*{SUFFIX}"):
-        inside = file.relative_to(home)
-        part = next((name for name, folder in PARTS.items() if folder == inside.parts[0]), "recipe")
-        if part == kind:
-            yield inside
+    if home is None:
+        return []
+    kinds = {folder: name for name, folder in PARTS.items()}
+    found = (file.relative_to(home) for file in home.rglob(f"*{SUFFIX}"))
+    return sorted(inside for inside in found if kinds.get(inside.parts[0], "recipe") == kind)
 
 
 def _named(path: Path, kind: str) -> Path | None:

@@ -189,14 +189,15 @@ def sources_of(given: str | Source | list[str | Source], *, seed: int) -> list[S
     """As sources; of a gym with its size, its seed (default `seed`) and its configuration."""
     listed = given if isinstance(given, list) else [given]
     sources = [Source(path=source) if isinstance(source, str) else source for source in listed]
-    return [source if source.gym is None else _written_out(source, seed) for source in sources]
-
-
-def _written_out(source: Source, seed: int) -> Source:
     defaults = {"size": 500, "seed": seed, "config": {}}
-    return source.model_copy(
-        update={key: value for key, value in defaults.items() if getattr(source, key) is None}
-    )
+    return [
+        source
+        if source.gym is None
+        else source.model_copy(
+            update={key: value for key, value in defaults.items() if getattr(source, key) is None}
+        )
+        for source in sources
+    ]
 
 
 def check_shared_tasks(trained: Source, asked: Source, key: str) -> None:

@@ -5,7 +5,7 @@ those of RL, as groups of one trajectory each; the keys that say so are set here
 are refused where they are stated.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
@@ -82,7 +82,11 @@ def with_stage(raw: Any) -> Any:
         _refuse(raw, name, section, fixed, said + why, "Remove it.")
     _refuse(raw, "trainer", Trainer, {}, said + _NOT_STALE, "Remove it.", _OF_STALENESS)
     if generates(raw):
-        _check_limit(raw["evaluation"], stage)
+        if raw["evaluation"].get("max_new_tokens") is None:
+            raise ValueError(
+                f"evaluation.max_new_tokens is not set, but stage is {stage}, which has no rollouts to take "
+                f"it from. Say how long an answer may be."
+            )
     else:
         why = f"{said}no server is started unless evaluation.verifier, benchmarks or sets ask for answers"
         _refuse(raw, "verifying", Verifying, fixed, why, "Remove it, or set evaluation.verifier.")
@@ -96,14 +100,6 @@ def with_stage(raw: Any) -> Any:
             f"evaluate. Remove it; serving.num_servers says how many there are."
         )
     return _completed(raw, fixed)
-
-
-def _check_limit(evaluation: Mapping[str, Any], stage: str) -> None:
-    if evaluation.get("max_new_tokens") is None:
-        raise ValueError(
-            f"evaluation.max_new_tokens is not set, but stage is {stage}, which has no rollouts to take it "
-            f"from. Say how long an answer may be."
-        )
 
 
 def _rows_per_batch(raw: Mapping[str, Any], stage: str) -> Any:
@@ -126,19 +122,13 @@ def _refuse(
     stated = raw.get(name)
     if not isinstance(stated, dict):
         return
-    for key, value, default in _leaves(stated, section, name):
-        is_looked_at = keys is None or key.partition(".")[2] in keys
+    # Unknown keys are refused elsewhere.
+    for inner, default in section.model_construct().model_dump().items():
+        key, value = f"{name}.{inner}", stated.get(inner, default)
+        is_looked_at = keys is None or inner in keys
         if not is_looked_at or key in _ALLOWED or agrees(value, default) or value == fixed.get(key, default):
             continue
         raise ValueError(f"{key} is {as_written(value)} but {why}. {remedy}")
-
-
-def _leaves(stated: Mapping[str, Any], section: type[BaseModel], name: str) -> Iterator[tuple[str, Any, Any]]:
-    """(dotted key, stated value, default) of the keys of a section; unknown keys are refused elsewhere."""
-    defaults = section.model_construct().model_dump()
-    for key, value in stated.items():
-        if key in defaults:
-            yield f"{name}.{key}", value, defaults[key]
 
 
 def _completed(raw: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

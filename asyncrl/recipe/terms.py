@@ -129,11 +129,7 @@ def chosen(terms: Term | Sequence[Term], kind: type[T]) -> T:
 def spread(value: Any, kind: type[BaseModel] | None) -> Any:
     """Plain data of `kind` as a mapping where it is the short form; else as it is."""
     is_short = kind is not None and issubclass(kind, Group) and not isinstance(value, (dict, list, BaseModel))
-    return {first_key(kind): value} if is_short and kind is not None and value is not None else value
-
-
-def first_key(kind: type[BaseModel]) -> str:
-    return next(iter(kind.model_fields))
+    return {next(iter(kind.model_fields)): value} if is_short and kind and value is not None else value
 
 
 def inner_kind(kind: type[BaseModel] | None, key: str) -> type[BaseModel] | None:
@@ -171,7 +167,7 @@ def agrees(stated: Any, value: Any) -> bool:
     if isinstance(stated, dict) != isinstance(value, dict):
         # The short form is that of the first key, which a dump writes first.
         stated, value = (
-            each if isinstance(each, dict) else _as_first(each, other)
+            each if isinstance(each, dict) else {next(iter(other), ""): each}
             for each, other in ((stated, value), (value, stated))
         )
     if isinstance(stated, dict):
@@ -179,10 +175,6 @@ def agrees(stated: Any, value: Any) -> bool:
     if isinstance(stated, list) and isinstance(value, list):
         return len(stated) == len(value) and all(map(agrees, stated, value))
     return bool(stated == value)
-
-
-def _as_first(value: Any, mapping: dict[str, Any]) -> dict[str, Any]:
-    return {next(iter(mapping), ""): value}
 
 
 def owners(key: str, root: type[BaseModel]) -> Iterator[str]:

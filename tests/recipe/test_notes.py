@@ -1,10 +1,14 @@
 """Notes of `check` on recipes that are valid and do less, or more, than they seem to."""
 
+import inspect
+import re
 from pathlib import Path
 
 import pytest
 from fakes.recipes import make_recipe
 
+from asyncrl.recipe import Alarms
+from asyncrl.recipe import notes as notes_module
 from asyncrl.recipe.file import load_recipe
 from asyncrl.recipe.notes import notes
 
@@ -102,3 +106,8 @@ def test_how_long_steps_may_wait_for_a_tool_or_an_agent_is_said(
     rollout = {"max_staleness": staleness}
     (note,) = notes(make_recipe(Path("m"), rollout=rollout, trainer=TWO_STEPS, **section))
     assert said in note and f"rollout.max_staleness {staleness}" in note
+
+
+def test_alarms_that_notes_name_exist() -> None:
+    named = set(re.findall(r"alarms\.(\w+)", inspect.getsource(notes_module)))
+    assert named and named <= Alarms.model_fields.keys()

@@ -62,6 +62,14 @@ def test_an_override_reaches_into_a_short_form(
     assert recipe.algorithm.surrogate.model_dump() == {"name": "sapo", **surrogate}
 
 
+def test_an_override_reaches_into_a_section_that_is_one_word(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        yaml.safe_dump(RAW | {"data": {**RAW["data"], "selection": "learnable"}})
+    )
+    selection = load_recipe(tmp_path / "recipe.yaml", ["data.selection.floor=0.2"]).data.selection
+    assert (selection.by, selection.floor) == ("learnable", 0.2)
+
+
 def test_an_override_finds_a_term_in_a_list_by_its_name(tmp_path: Path) -> None:
     algorithm = {"trust_region": ["ipo", {"name": "kpop", "limit": 0.2}]}
     limits = ["algorithm.trust_region.ipo.limit=0.1", "algorithm.trust_region.kpop.limit=0.3"]

@@ -3,10 +3,11 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from asyncrl.errors import did_you_mean
 from asyncrl.recipe.sections.section import OBJECT, Count, Fraction, Positive, PositiveFloat, Section
+from asyncrl.recipe.terms import Group
 
 
 class Alarms(Section):
@@ -142,7 +143,7 @@ _PLUGIN = re.compile(r"[^:\n]+:[A-Za-z_]\w*")
 DEFAULT_PROJECT = "asyncrl"
 
 
-class Tracker(Section):
+class Tracker(Group):
     """One tracker. A name alone is a mapping with that name."""
 
     name: Annotated[str, OBJECT]
@@ -191,10 +192,6 @@ class Tracker(Section):
         return self
 
 
-def _from_name(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
 def _check_names(trackers: list[Tracker]) -> list[Tracker]:
     labels = [tracker.label() for tracker in trackers]
     for label in labels:
@@ -203,7 +200,4 @@ def _check_names(trackers: list[Tracker]) -> list[Tracker]:
     return trackers
 
 
-Trackers = Annotated[
-    list[Annotated[Tracker, BeforeValidator(_from_name)]],
-    AfterValidator(_check_names),
-]
+Trackers = Annotated[list[Tracker], AfterValidator(_check_names)]

@@ -37,7 +37,6 @@ group has a gradient."""
 WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline", "gdpo")
 BATCH_ADVANTAGES = (*WHITENED_ADVANTAGES, "batch_mean", "gae")
 """Advantages that are not of one group's rewards alone: the batch or the critic moves them."""
-PASS_AT_K_ADVANTAGES = ("pass_at_k", "pass_at_k_training")
 SCALED_ADVANTAGES = ("grpo", "pass_at_k_training", "max_rl", *WHITENED_ADVANTAGES, "gae")
 """Advantages with a scale of their own, of the group or the batch."""
 TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline")

@@ -15,10 +15,11 @@ from asyncrl.recipe.sources import (
     check_weights,
     sources_of,
 )
+from asyncrl.recipe.terms import Group
 from asyncrl.system.words import as_written
 
 
-class Selection(Section):
+class Selection(Group):
     """Which row of data.train each group asks. A word alone is `by`: `data.selection: learnable`. Choices use
     the visits that were graded before the trainer's present version; the journal has them, so a resumed run
     continues as if it had not been stopped. Sources with weights keep their shares."""
@@ -63,11 +64,6 @@ class Selection(Section):
             "retire": f"need: {self.rest_steps} steps of rest after {self.solved_visits} visits all right",
         }[self.by]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _from_word(cls, value: Any) -> Any:
-        return {"by": value} if isinstance(value, str) else value
-
     @model_validator(mode="after")
     def _check(self) -> "Selection":
         if (self.column is None) == (self.by == "curriculum"):
@@ -94,7 +90,7 @@ _SELECTION_KEYS = {
 """Key -> the selection that reads it."""
 
 
-class MixtureShares(Section):
+class MixtureShares(Group):
     """How the sources of data.train that have weights share the groups. A word alone is `rebalance`:
     `data.mixture: signal`. Shares use the visits that were graded before the trainer's present version; the
     journal has them, so a resumed run continues as if it had not been stopped."""
@@ -108,11 +104,6 @@ class MixtureShares(Section):
     floor: Annotated[float, Field(gt=0, le=1)] = 0.2
     """With signal, the share of the groups that is divided by the weights all the same: each source keeps at
     least this part of the share that its weight gives it. 1: all of it."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_word(cls, value: Any) -> Any:
-        return {"rebalance": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check(self) -> "MixtureShares":

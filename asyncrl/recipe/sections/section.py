@@ -76,7 +76,10 @@ def marked(model: type[BaseModel], marker: Marker) -> tuple[str, ...]:
         if marker in field.metadata:
             found.append(name)
         else:
-            inner = [key for kind in _subsections(field.annotation) for key in marked(kind, marker)]
+            # The sections that a key may be; not one of which it lists several.
+            kind = field.annotation
+            kinds = () if get_origin(kind) is list else filter(_is_model, (kind, *get_args(kind)))
+            inner = [key for each in kinds for key in marked(each, marker)]
             found += [f"{name}.{key}" for key in dict.fromkeys(inner)]
     return tuple(found)
 
@@ -129,12 +132,6 @@ def _changed(
             return {key: _changed(inner, markers, None, change) for key, inner in value.items()}
         case _:
             return value
-
-
-def _subsections(annotation: Any) -> list[type[BaseModel]]:
-    """The sections that a key may be; not one of which it lists several."""
-    kinds = () if get_origin(annotation) is list else (annotation, *get_args(annotation))
-    return [kind for kind in kinds if _is_model(kind)]
 
 
 def mapping_of(annotation: Any) -> type[BaseModel] | None:

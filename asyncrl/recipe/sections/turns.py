@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from asyncrl.recipe.sections.section import (
     CHANGEABLE,
@@ -14,22 +14,16 @@ from asyncrl.recipe.sections.section import (
     PositiveFloat,
     Section,
 )
+from asyncrl.recipe.terms import Group
 
 
-class Named(Section):
+class Named(Group):
     """An environment or a tool: a name, or a mapping with options."""
 
     name: Annotated[str, OBJECT]
     """Built in, an entry point, "package.module:Name" or "./file.py:Name"."""
     options: Annotated[dict[str, Any], OBJECT] = {}
     """Settings of the environment or tool."""
-
-
-def _from_name(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
-Plugin = Annotated[Named, BeforeValidator(_from_name)]
 
 
 class Summarize(Section):
@@ -55,10 +49,10 @@ class Summarize(Section):
 class Turns(Section):
     """Environments and tools that answer what the model writes, within one trajectory."""
 
-    environment: Annotated[Plugin | None, OBJECT, TASK_ROWS] = None
+    environment: Annotated[Named | None, OBJECT, TASK_ROWS] = None
     """Answers each turn; rows may name their own in the column "environment". A name, "./file.py:Name" or
     "package.module:Name", or a mapping with name and options. Default: none."""
-    tools: Annotated[list[Plugin], OBJECT, TASK_ROWS] = []
+    tools: Annotated[list[Named], OBJECT, TASK_ROWS] = []
     """Tools that the model may call: python, calculator, "./file.py:function", or mappings with name and
     options. A turn without a call ends the trajectory, unless an environment answers it."""
     call_format: Annotated[Literal["auto", "hermes", "llama", "fenced", "tags"], TASK_ROWS] = "auto"
