@@ -81,7 +81,7 @@ PROPERTIES = {
     ),
     "chat": Property(
         "what SFT learns of a conversation under the published chat template, and what ends a response",
-        "model/test_family_chats.py::test_turns_end_as_the_published_template_ends_them",
+        "model/test_learned_turns.py::test_turns_end_as_the_published_template_ends_them",
     ),
     "plan": Property(
         "`asyncrl plan` from a published config.json alone: parameters as cards count them, memory",

@@ -10,7 +10,8 @@ from fakes.recipes import make_recipe
 from fakes.shapes import seven_b_shape, tiny_shape
 
 from asyncrl.errors import InputError
-from asyncrl.model import dtype
+from asyncrl.model import dtype, supported
+from asyncrl.model import dtype as device_module
 from asyncrl.model.layout import Layout
 from asyncrl.model.memory import rank_memory, server_memory
 from asyncrl.model.shape import ModelShape
@@ -18,11 +19,15 @@ from asyncrl.model.supported import (
     adapter_parameters,
     check_adapters,
     check_bitwise,
+    check_packages,
+    check_router,
     check_serving,
     largest_matrix,
+    slower_parts,
     trained_in_short,
 )
 from asyncrl.model.weights import num_parameters
+from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.model import Lora
 from asyncrl.system import gpus
 
@@ -222,3 +227,112 @@ def test_the_experts_of_gpt_oss_take_none():
     # q and o, [32, 32] each, k and v, [16, 32] each, in two layers.
     lora = Lora(rank=1, targets=attention)
     assert adapter_parameters(shape, lora) == (2 * (2 * (32 + 32) + 2 * (16 + 32)), 0)
+
+
+SPARSE = dataclasses.replace(
+    tiny_shape(), architecture="Qwen3MoeForCausalLM", num_experts=4, expert_ffn_size=16, experts_per_token=2
+)
+BIASED = dataclasses.replace(
+    SPARSE, architecture="Glm4MoeForCausalLM", router_scores="sigmoid", has_router_bias=True
+)
+
+
+def recipe_of(**router: object) -> Recipe:
+    return make_recipe(Path("m"), trainer={"router": router})
+
+
+def test_frozen_routers_are_for_models_with_experts():
+    for shape in (SPARSE, BIASED):
+        check_router(recipe_of(frozen=True), shape)
+    with pytest.raises(
+        InputError, match=r"trainer.router.frozen is true, but Qwen3ForCausalLM has no experts"
+    ):
+        check_router(recipe_of(frozen=True), tiny_shape())
+
+
+def test_biases_that_follow_loads_are_for_routers_that_have_some():
+    check_router(recipe_of(bias_update_rate=0.001), BIASED)
+    for shape in (tiny_shape(), SPARSE):
+        sentence = (
+            f"bias_update_rate is 0.001, but {shape.architecture} has no routers with a bias per expert"
+        )
+        with pytest.raises(InputError, match=sentence):
+            check_router(recipe_of(bias_update_rate=0.001), shape)
+
+
+def test_a_recipe_that_leaves_routers_alone_is_for_any_model():
+    for shape in (tiny_shape(), SPARSE, BIASED):
+        check_router(recipe_of(), shape)
+
+
+@pytest.mark.parametrize("shape", [SPARSE, BIASED])
+def test_one_expert_per_token_is_refused_where_its_weight_is_divided_by_itself(shape: ModelShape):
+    one = dataclasses.replace(shape, experts_per_token=1)
+    with pytest.raises(InputError, match=r"m: num_experts_per_tok is 1, .* makes every weight 1"):
+        check_router(recipe_of(), one)
+    check_router(recipe_of(), dataclasses.replace(one, are_expert_weights_normalised=False))
+
+
+PLAIN_EXPERTS = dataclasses.replace(TINY, num_experts=6, experts_per_token=2, expert_ffn_size=24)
+OPTIONS = [
+    ("exp_avg_dtype", "bfloat16", "float32"),
+    ("exp_avg_sq_dtype", "bfloat16", "float32"),
+    ("optimizer_cpu_offload", True, "false"),
+]
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, *, gpu: bool, engine: bool) -> None:
+    monkeypatch.setattr(device_module, "has_gpu", lambda: gpu)
+    monkeypatch.setattr(supported, "has_transformer_engine", lambda: engine)
+
+
+def check_state(
+    shape: ModelShape = TINY, *, dtype: str = "bfloat16", device: str = "auto", **trainer: object
+) -> None:
+    sections = {"model": {"dtype": dtype}, "placement": {"device": device}}
+    recipe = make_recipe(Path("unused"), trainer=trainer, **sections)
+    check_packages(recipe, shape)
+
+
+def test_what_is_slower_for_want_of_a_package_is_said_where_a_gpu_would_compute_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def slower(shape: ModelShape, **sections: object) -> str:
+        return "\n".join(slower_parts(make_recipe(Path("m"), **sections), shape))
+
+    pretend(monkeypatch, gpu=True, engine=False)
+    assert "one after the other, 6 in each of 2 layers" in slower(PLAIN_EXPERTS)
+    assert "rotary" in slower(TINY) and "apex" in slower(TINY) and "experts" not in slower(TINY)
+    assert not slower(PLAIN_EXPERTS, placement={"device": "cpu"})
+    check_state(PLAIN_EXPERTS)
+    pretend(monkeypatch, gpu=True, engine=True)
+    assert "Transformer Engine" not in slower(PLAIN_EXPERTS) and "apex" in slower(PLAIN_EXPERTS)
+    monkeypatch.setattr(supported, "has_fused_weight_gradients", lambda: True)
+    assert not slower(PLAIN_EXPERTS)
+    pretend(monkeypatch, gpu=False, engine=False)
+    assert not slower(PLAIN_EXPERTS)
+
+
+@pytest.mark.parametrize(("key", "value", "default"), OPTIONS)
+def test_options_of_adams_states_are_refused_where_they_do_not_work(
+    key: str, value: object, default: str, monkeypatch: pytest.MonkeyPatch
+):
+    pretend(monkeypatch, gpu=False, engine=True)
+    with pytest.raises(InputError, match=f"{key} is .*trains on a CPU.* Or set trainer.{key} to {default}"):
+        check_state(**{key: value})
+    pretend(monkeypatch, gpu=True, engine=False)
+    with pytest.raises(InputError, match=f"{key} is .*Transformer Engine, which is not installed: install"):
+        check_state(**{key: value})
+    pretend(monkeypatch, gpu=True, engine=True)
+    with pytest.raises(InputError, match="set trainer.parallel.distributed_optimizer"):
+        check_state(parallel={"distributed_optimizer": False}, **{key: value})
+    with pytest.raises(InputError, match="for models in bfloat16, and model.dtype is float32"):
+        check_state(dtype="float32", **{key: value})
+    check_state(**{key: value})
+
+
+def test_states_in_host_memory_are_float32(monkeypatch: pytest.MonkeyPatch):
+    pretend(monkeypatch, gpu=True, engine=True)
+    with pytest.raises(InputError, match="states in host memory are float32"):
+        check_state(optimizer_cpu_offload=True, exp_avg_dtype="bfloat16")
+    check_state(exp_avg_sq_dtype="bfloat16", exp_avg_dtype="bfloat16")

@@ -1,5 +1,6 @@
 """Terms stand with their numbers: as a name, or as a mapping with a name."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -7,11 +8,14 @@ import pytest
 import yaml
 from fakes.recipes import make_recipe
 
+from asyncrl.algorithms.surrogates import clip_range
 from asyncrl.errors import InputError
-from asyncrl.recipe import Recipe
+from asyncrl.recipe import Algorithm, Recipe
 from asyncrl.recipe.algorithm_terms import Sapo
 from asyncrl.recipe.file import dump_recipe, load_recipe, parse_recipe
+from asyncrl.recipe.sections.algorithm import TURN_ADVANTAGES
 from asyncrl.recipe.terms import agrees, chosen, kinds_in, merged, names_of
+from asyncrl.recipe.unread_keys import USES
 
 RAW: dict[str, Any] = {
     "name": "t",
@@ -167,3 +171,153 @@ def test_mappings_that_are_not_terms_merge_key_by_key() -> None:
         "rollout": {"top_p": 0.5},
         "data": {"train": "x"},
     }
+
+
+OTHER_VALUES: dict[str, Any] = {
+    "algorithm.mask_high": 6.0,
+    "algorithm.kl.estimator": "k2",
+    "algorithm.kl.place": "reward",
+    "algorithm.kl.refresh_steps": 2,
+    "algorithm.kl.refresh_resets_optimizer": True,
+    "trainer.loss_scale_growth_steps": 9,
+}
+OFF = {"surrogate": "reinforce", "importance_weight": "none"}
+"""A loss that reads none of the shared numbers."""
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    for name in reversed(key.split(".")):
+        value = {name: value}
+    return value
+
+
+@pytest.mark.parametrize(("key", "switch"), [(key, use.switch) for use in USES for key in use.keys])
+def test_a_key_whose_term_is_off_is_refused_with_what_would_read_it(key: str, switch: str) -> None:
+    key = "critic.warmup_steps" if key == "critic" else key
+    value = OTHER_VALUES.get(key, 3 if key.startswith("critic") else 0.35)
+    stated = nested(key, value)
+    stated["algorithm"] = OFF | stated.get("algorithm", {})
+    with pytest.raises(InputError) as error:
+        make_recipe(Path("m"), **stated)
+    assert f"{key} is {value!r}, but nothing reads it: set {switch}, or remove it." in str(
+        error.value
+    ).replace("true", "True")
+
+
+def make(**algorithm: Any) -> Recipe:
+    return make_recipe(Path("m"), algorithm=algorithm, trainer={"optimizer_steps_per_batch": 2})
+
+
+def test_a_key_whose_term_is_on_is_read() -> None:
+    make(kl={"coefficient": 0.1, "estimator": "k2"}, clip_high=0.4, rejection=["token_range"], mask_low=0.6)
+    make_recipe(Path("m"), critic={"warmup_steps": 1}, algorithm={"advantage": "gae"})
+
+
+def test_the_default_of_another_surrogate_is_not_a_setting() -> None:
+    make(surrogate="reinforce")
+    with pytest.raises(InputError, match="clip_high is 0.28, but nothing reads it"):
+        make(surrogate="reinforce", clip_high=0.28)
+
+
+def test_a_preset_may_state_what_a_changed_recipe_no_longer_reads() -> None:
+    recipe = make(preset="gspo", surrogate="reinforce")
+    assert recipe.algorithm.clip_high == 4e-4
+    assert make(preset="reinforce_pp", kl=0.0).algorithm.kl.estimator == "k1"
+    with pytest.raises(InputError, match="clip_high is 0.3, but nothing reads it"):
+        make(preset="gspo", surrogate="reinforce", clip_high=0.3)
+
+
+def test_a_function_of_the_recipes_own_reads_its_options_alone() -> None:
+    make(surrogate={"name": "my.terms:loss", "options": {"clip_high": 0.3}})
+    with pytest.raises(InputError, match="clip_high is 0.3, but nothing reads it"):
+        make(surrogate="my.terms:loss", clip_high=0.3)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "said"),
+    [
+        ({"advantage": "magic"}, r"algorithm\.advantage is 'magic'.*'grpo', 'dr_grpo'"),
+        ({"mask_low": 9}, r"algorithm\.mask_low is 9.*algorithm\.mask_high is 5"),
+        (
+            {"clip_around": "behavior"},
+            r"the same ratio would count twice. Set algorithm\.importance_weight to none",
+        ),
+        (
+            {"surrogate": "reinforce", "clip_around": "behavior", "importance_weight": "none"},
+            r"reinforce has no ratio: .* Set algorithm\.clip_around to proximal",
+        ),
+        (
+            {"surrogate": {"name": "gspo", "dual_clip": 3}},
+            r"dual_clip is 3, but nothing reads it: set algorithm\.surrogate to \{name: ppo_clip, dual",
+        ),
+        *(
+            (keys, rf"which excludes a ratio of 1.*{way}")
+            for keys, way in (
+                ({"mask_low": 1.5}, r"Expected at most 1\. Lower algorithm\.mask_low"),
+                ({"mask_high": 0.9}, r"Expected at least 1\. Raise algorithm\.mask_high"),
+                (
+                    {"rejection": [{"name": "geometric_mean", "low": 1.005}]},
+                    r"Lower algorithm\.rejection\.geometric_mean\.low",
+                ),
+                (
+                    {"rejection": [{"name": "geometric_mean", "high": 0.995}]},
+                    r"Raise algorithm\.rejection\.geometric_mean\.high",
+                ),
+                ({"importance_weight": {"cap": 0.5}}, r"Raise algorithm\.importance_weight\.cap"),
+                ({"importance_weight": {"floor": 1.5}}, r"Lower algorithm\.importance_weight\.floor"),
+                (
+                    {"rejection": [{"name": "token_veto", "low": 1.5}]},
+                    r"Lower algorithm\.rejection\.token_veto\.low",
+                ),
+            )
+        ),
+        ({"credit": "turns", "advantage": "gae"}, r"takes each reward at its token already\. Remove"),
+        (
+            {"credit": "turns", "advantage": "pass_at_k"},
+            r"pass_at_k is defined for the rewards of whole trajectories alone\. Set algorithm\.credit to",
+        ),
+        ({"credit": "turns", "advantage": "opo"}, r"algorithm\.advantage to one of grpo, dr_grpo, rloo"),
+        ({"credit": "turns", "advantage": "./own.py:mine"}, r"own\.py:mine is defined for the rewards of"),
+        (
+            {"credit": "turns"},
+            r"neither turns\.environment nor turns\.tools is set: every trajectory has one turn",
+        ),
+        (
+            {"importance_weight": {"name": "truncated", "floor": 3}},
+            r"the range is empty\. Lower algorithm\.importance_weight\.floor",
+        ),
+        (
+            {"importance_weight": {"name": "masked", "floor": 0.5}},
+            r"nothing reads it: set algorithm\.importance_weight to \{name: truncated, floor: 0\.5\}",
+        ),
+    ],
+)
+def test_terms_that_cannot_work_are_refused_with_a_way_out(algorithm: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        make_recipe(Path("m"), algorithm=algorithm)
+
+
+@pytest.mark.parametrize("advantage", TURN_ADVANTAGES)
+def test_turns_may_have_advantages_of_their_own_where_trajectories_have_turns(advantage: str) -> None:
+    algorithm = {"credit": "turns", "advantage": advantage}
+    assert (
+        make_recipe(Path("m"), algorithm=algorithm, turns={"tools": ["calculator"]}).algorithm.credit
+        == "turns"
+    )
+
+
+@pytest.mark.parametrize(
+    ("surrogate", "low", "high"),
+    [
+        ("ppo_clip", 0.8, 1.28),
+        ("gspo", 0.8, 1.2),
+        ("cispo", 0.0, 1.2),
+        ("gmpo", math.exp(-0.4), math.exp(0.4)),
+    ],
+)
+def test_a_clip_range_that_is_not_set_is_that_of_the_surrogates_paper(
+    surrogate: str, low: float, high: float
+) -> None:
+    assert clip_range(Algorithm(surrogate=surrogate)) == pytest.approx((low, high), abs=1e-4)
+    set_high = Algorithm(surrogate=surrogate, clip_high=0.5)
+    assert clip_range(set_high) == pytest.approx((low, 1.5), abs=1e-4)

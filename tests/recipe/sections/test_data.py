@@ -1,11 +1,21 @@
 """What a data source may name, and what it may not name together."""
 
+import gzip
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from pydantic import ValidationError
 
+from asyncrl.data.files import read_rows
+from asyncrl.errors import InputError
 from asyncrl.recipe import Data, Source
+from asyncrl.recipe.sources import OTHER_FILES, how_to_convert, is_data_file
 
 
 def test_a_gym_has_a_size_a_seed_and_a_configuration():
@@ -85,3 +95,36 @@ def test_a_word_alone_says_how_shares_change() -> None:
 def test_shares_that_cannot_change_are_refused(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValidationError, match=sentence):
         Data.model_validate(keys)
+
+
+TABLE_OF_PANDAS = pickle.dumps(pandas.DataFrame({"prompt": ["1+1="], "answer": [2]}))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "made"),
+    [
+        ("a table's rows.pkl", TABLE_OF_PANDAS, "a table's rows.jsonl"),
+        ("rows.jsonl.gz", gzip.compress(b'{"prompt": "1+1=", "answer": 2}\n', mtime=0), "rows.jsonl"),
+    ],
+)
+def test_the_command_that_is_named_makes_rows_that_are_read(
+    tmp_path: Path, name: str, content: bytes, made: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=r"expected a \.jsonl") as refused:
+        list(read_rows(str(tmp_path / name), key="data.train"))
+    command = str(refused.value).partition(" with: ")[2]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    subprocess.run(command, shell=True, check=True, env={**os.environ, "PATH": path})
+    (row,) = read_rows(str(tmp_path / made), key="data.train")
+    assert row.row == {"prompt": "1+1=", "answer": 2}
+
+
+@pytest.mark.parametrize("ending", OTHER_FILES)
+def test_each_ending_that_holds_rows_has_a_command_and_is_no_hub_id(ending: str) -> None:
+    assert is_data_file(f"sub/rows{ending}")
+    assert " with: " in how_to_convert(f"sub/rows{ending}")
+
+
+def test_an_unknown_ending_has_no_command() -> None:
+    assert how_to_convert("rows.txt") == ""
