@@ -182,48 +182,6 @@ async def test_old_steps_are_compacted_while_the_run_continues_and_the_books_bal
         assert controller.queue.journal.read("SELECT sum(num_tokens) FROM compacted")[0][0] > 0
 
 
-async def test_a_broken_stream_resumes_from_its_confirmed_prefix(engine: FakeEngine, tmp_path: Path) -> None:
-    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
-    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
-        engine.break_streams = 3
-        trainer = FakeTrainer(controller.queue_url, tmp_path)
-        await controller.run(trainer.run)
-        table = controller.queue.conservation()
-        assert table["generated"] == table["trained"]
-        resumed = [body for body in engine.bodies if any(len(ids) > 2 for ids in body["input_ids"])]
-        for body in resumed:
-            for ids, params in zip(body["input_ids"], body["sampling_params"], strict=True):
-                assert len(ids) - 2 + params["max_new_tokens"] == 8
-
-
-async def test_unconfirmed_tokens_of_a_broken_stream_are_counted_as_dropped(tmp_path: Path) -> None:
-    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
-    engine = FakeEngine(num_tokens=7, chunk_tokens=1, confirms_chunks=False)
-    async with engine, controller_on(tmp_path, recipe, [engine]) as (controller, _):
-        trainer = FakeTrainer(controller.queue_url, tmp_path)
-
-        async def break_one_later() -> None:
-            while not engine.bodies:
-                await asyncio.sleep(0.001)
-            engine.break_streams = 1
-
-        await asyncio.gather(controller.run(trainer.run), break_one_later())
-        table = controller.queue.conservation()
-        assert table["generated"] == table["trained"] + table["dropped: unconfirmed"]
-
-
-async def test_a_server_with_wrong_weights_serves_nothing_and_says_why(tmp_path: Path) -> None:
-    good, bad = FakeEngine(), FakeEngine()
-    recipe = make_recipe()
-    async with good, bad, controller_on(tmp_path, recipe, [good, bad]) as (controller, _):
-        bad.is_corrupt = True
-        await controller.run(FakeTrainer(controller.queue_url, tmp_path).run)
-        assert good.bodies
-        assert not bad.bodies
-        assert "does not hold version" in controller.fleet.members.servers[bad.url].reason
-        assert "/continue_generation" not in bad.calls
-
-
 @pytest.mark.parametrize("version", [0, 2])
 async def test_a_damaged_publication_is_written_again_when_no_server_can_load_it(
     engine: FakeEngine, tmp_path: Path, version: int
@@ -236,79 +194,6 @@ async def test_a_damaged_publication_is_written_again_when_no_server_can_load_it
         assert [batch.taken_version for batch in trainer.batches] == [0, 1, 2, 3]
         assert [row["when"] for row in notebook.evaluations] == ["before", "during", "after"]
         assert controller.fleet.members.servers[engine.url].num_restarts <= 1
-
-
-async def test_a_controller_that_was_stopped_resumes_partial_trajectories(tmp_path: Path) -> None:
-    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
-    async with FakeEngine() as engine:
-        async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
-            trainer = FakeTrainer(controller.queue_url, tmp_path, commit_every=1)
-
-            async def train_two_steps_then_stop() -> None:
-                await trainer.run(num_steps=2)
-                controller.stop()
-
-            await controller.run(train_two_steps_then_stop)
-            first = controller.queue.conservation()
-        assert first["generated"] == first["trained"] + first["taken"] + first["queued"]
-        async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
-            assert controller.queue.num_admitted > 0
-            again = FakeTrainer(controller.queue_url, tmp_path, version=trainer.version)
-            await controller.run(again.run)
-            assert [batch.taken_version for batch in again.batches] == [2, 3]
-            table = controller.queue.conservation()
-            assert table["generated"] == table["trained"] == 4 * 2 * 2 * 5
-
-
-async def test_a_trainer_that_died_gets_the_same_batches_again(engine: FakeEngine, tmp_path: Path) -> None:
-    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
-    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
-        first = FakeTrainer(controller.queue_url, tmp_path, commit_every=100)
-        second = FakeTrainer(controller.queue_url, tmp_path)
-
-        async def die_once() -> None:
-            await first.run(num_steps=3)
-            await second.run()
-
-        await controller.run(die_once)
-        assert [b.taken_version for b in second.batches] == [0, 1, 2, 3]
-        for before, after in zip(first.batches, second.batches, strict=False):
-            assert [s.sequence_id for s in before.sequences] == [s.sequence_id for s in after.sequences]
-            assert [s.response_tokens for s in before.sequences] == [
-                s.response_tokens for s in after.sequences
-            ]
-        for batch in second.batches:
-            for sequence in batch.sequences:
-                assert list(sequence.token_versions) == sorted(sequence.token_versions)
-        table = controller.queue.conservation()
-        assert table["generated"] == table["trained"]
-
-
-async def test_with_drain_every_answer_has_one_version_and_publishes_find_idle_servers(
-    tmp_path: Path,
-) -> None:
-    recipe = make_recipe(
-        rollout={"interrupt": "drain", "max_staleness": 2, "tokens_per_round": 3},
-        trainer={"num_steps": 8},
-    )
-    async with (
-        FakeEngine(num_tokens=8, chunk_tokens=1) as one,
-        FakeEngine(num_tokens=8, chunk_tokens=1) as two,
-        controller_on(tmp_path, recipe, [one, two]) as (controller, notebook),
-    ):
-        trainer = FakeTrainer(controller.queue_url, tmp_path, is_draining=True)
-        await controller.run(trainer.run)
-        versions = [s.token_versions for batch in trainer.batches for s in batch.sequences]
-        assert len(versions) == 8 * 2 * 2 and all(len(set(found)) == 1 for found in versions)
-        assert max(
-            batch.taken_version - s.token_versions[0] for batch in trainer.batches for s in batch.sequences
-        )
-        for engine in (one, two):
-            assert engine.num_running_at_updates == [0] * len(engine.num_running_at_updates)
-        for row in notebook.evaluations:
-            assert row["version_min"] == row["version_max"]
-        table = controller.queue.conservation()
-        assert table["generated"] == table["trained"] == 8 * 2 * 2 * 8
 
 
 @pytest.mark.parametrize("interrupt", ["continue", "drain"])

@@ -57,47 +57,6 @@ def test_no_more_groups_are_admitted_than_the_run_will_train(tmp_path: Path) -> 
     assert not queue.can_admit()
 
 
-def test_a_batch_holds_the_oldest_ready_groups(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=2, staleness=1)
-    queue.announce(0)
-    groups = [queue.admit(make_task(number)) for number in range(4)]
-    for group in (groups[3], groups[1], groups[2]):
-        finish(queue, group, version=0)
-    batch = queue.take(0)
-    assert batch is not None
-    assert [group.group_id for group in batch] == [1, 2]
-
-
-def test_a_take_waits_for_a_straggler_whose_deadline_has_come(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=1, staleness=1)
-    queue.announce(0)
-    straggler, second = queue.admit(make_task(0)), queue.admit(make_task(1))
-    finish(queue, second, version=0)
-    # The straggler may still be taken at step 1.
-    assert queue.take(0) == [second]
-    queue.announce(1)
-    third = queue.admit(make_task(2))
-    finish(queue, third, version=1)
-    assert queue.take(1) is None
-    finish(queue, straggler, version=0)
-    assert queue.take(1) == [straggler]
-
-
-def test_a_take_leaves_no_more_groups_than_their_deadlines_allow(tmp_path: Path) -> None:
-    # Batch 1, staleness 2: a, b, c are admitted at version 0 with deadline 2; fresh groups must not push
-    # two of them behind step 2.
-    queue = make_queue(tmp_path, batch=1, staleness=2)
-    queue.announce(0)
-    _a, _b, c = (queue.admit(make_task(n)) for n in range(3))
-    finish(queue, c, version=0)
-    assert queue.take(0) == [c]
-    queue.announce(1)
-    d = queue.admit(make_task(3))
-    finish(queue, d, version=1)
-    # Taking d now would leave both a and b for step 2.
-    assert queue.take(1) is None
-
-
 def test_a_token_older_than_its_admission_raises(tmp_path: Path) -> None:
     queue = make_queue(tmp_path, batch=1, staleness=0)
     queue.announce(0)

@@ -143,30 +143,18 @@ async def test_a_trainer_that_dies_after_its_last_step_makes_the_lost_steps_agai
         assert end_of(controller) == RunEnd(version=4, reason="num_steps")
 
 
-async def test_a_trainer_that_is_cut_off_before_it_has_saved_ends_no_run(
-    engine: FakeEngine, tmp_path: Path
+@pytest.mark.parametrize(("kind", "is_finished"), [(Unsaved, False), (FakeTrainer, True)])
+async def test_a_stop_ends_a_run_that_has_saved_all_and_no_other(
+    engine: FakeEngine, tmp_path: Path, kind: type[FakeTrainer], is_finished: bool
 ) -> None:
     recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
     async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
 
         async def train() -> None:
-            await Unsaved(controller.queue_url, tmp_path).run()
+            await kind(controller.queue_url, tmp_path).run()
             controller.stop()
-            controller.context.state.cut_off()
+            if not is_finished:
+                controller.context.state.cut_off()
 
         await controller.run(train)
-        assert end_of(controller) is None and not controller.context.state.is_finished
-
-
-async def test_a_stop_after_everything_was_made_takes_nothing_back(
-    engine: FakeEngine, tmp_path: Path
-) -> None:
-    recipe = make_recipe(evaluation={"every_steps": 0}, data={"heldout": None})
-    async with controller_on(tmp_path, recipe, [engine]) as (controller, _):
-
-        async def train() -> None:
-            await FakeTrainer(controller.queue_url, tmp_path).run()
-            controller.stop()
-
-        await controller.run(train)
-        assert controller.context.state.is_finished
+        assert controller.context.state.is_finished is (end_of(controller) is not None) is is_finished
