@@ -10,7 +10,6 @@ OF_FAILURES = "docs/failures.md"
 PAGES = {
     module: page
     for page, modules in {
-        "README.md": "asyncrl.system.environment",
         "docs/agents.md": "asyncrl.rollout.agents",
         "docs/alarms.md": "asyncrl.observe.alarms",
         "docs/algorithms.md": (

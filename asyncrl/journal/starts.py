@@ -19,8 +19,8 @@ from asyncrl.journal.writer import Journal
 from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe, Serving
 from asyncrl.records import PolicyVersion
-from asyncrl.system.environment import Environment
 from asyncrl.system.files import sha256_of
+from asyncrl.system.machine import Environment
 
 
 def read_fact(journal: Readable, key: str) -> str | None:

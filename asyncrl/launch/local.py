@@ -65,7 +65,7 @@ from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.run.metrics_file import Metrics, MetricsWriter, read_metrics
 from asyncrl.run.status import starting, write_status
 from asyncrl.serving.sglang.http import new_session
-from asyncrl.system.environment import changed_engines, describe_environment
+from asyncrl.system.machine import changed_engines, describe_environment
 from asyncrl.system.places import CHECKPOINTS
 from asyncrl.wire.access import Keys, new_token, read_keys, write_token
 

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from asyncrl.launch.site.process import ChildProcess
+from asyncrl.launch.site.site import ChildProcess
 from asyncrl.loops import end_tasks
 from asyncrl.readers.trackers.process import FAILED, STALL_SECONDS
 from asyncrl.readers.trackers.tracker import position_path, read_position, rows_left

@@ -27,7 +27,7 @@ from asyncrl.journal.starts import (
 )
 from asyncrl.journal.writer import Journal
 from asyncrl.run.metrics_file import MetricsWriter
-from asyncrl.system.environment import describe_environment
+from asyncrl.system.machine import describe_environment
 
 VOCABULARY = {character: index for index, character in enumerate("0123456789+=\\{}boxed<>/&?")}
 END = len(VOCABULARY)

@@ -15,8 +15,7 @@ from fakes.recipes import make_recipe
 from asyncrl.errors import InputError
 from asyncrl.launch.placement import GpuMap, assign, place
 from asyncrl.launch.servers import LocalServers, server_needs
-from asyncrl.launch.site.process import ChildProcess
-from asyncrl.launch.site.site import LocalSite
+from asyncrl.launch.site.site import ChildProcess, LocalSite
 from asyncrl.launch.trainers import TrainerRanks
 from asyncrl.recipe import Recipe
 from asyncrl.serving.engine.hooks.cuda_toolkit import HEADER

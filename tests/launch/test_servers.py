@@ -19,8 +19,7 @@ from asyncrl.errors import ServerError
 from asyncrl.journal.starts import ServerChanges
 from asyncrl.launch.placement import GpuMap, assign
 from asyncrl.launch.servers import LocalServers, server_needs
-from asyncrl.launch.site.process import ChildProcess
-from asyncrl.launch.site.site import LocalSite, Need, Place, Site
+from asyncrl.launch.site.site import ChildProcess, LocalSite, Need, Place, Site
 from asyncrl.model.side_models import TEACHER, SideModel
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe

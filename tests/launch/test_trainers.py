@@ -14,8 +14,7 @@ from asyncrl.errors import DiskError, Diverged, RankLost
 from asyncrl.journal.starts import read_changes
 from asyncrl.journal.writer import Journal
 from asyncrl.launch.placement import GpuMap
-from asyncrl.launch.site.process import ChildProcess
-from asyncrl.launch.site.site import LocalSite
+from asyncrl.launch.site.site import ChildProcess, LocalSite
 from asyncrl.launch.trainers import LocalSupervisor, TrainerFailed, TrainerRanks, _last_words
 from asyncrl.recipe.sections.serving import Cluster
 from asyncrl.wire.messages import ending_line

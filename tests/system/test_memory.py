@@ -4,49 +4,25 @@ from pathlib import Path
 
 import psutil
 import pytest
+from fakes.control_groups import GIB, Groups
 
 from asyncrl.system.machine import Mount, machine_memory, mount_of
-
-GIB = 2**30
-
-
-class Groups:
-    """Control groups as files, where /proc and /sys/fs/cgroup would have them."""
-
-    def __init__(self, folder: Path) -> None:
-        self.own, self.mounted = folder / "cgroup", folder / "mounted"
-        self.own.write_text("")
-
-    def process_is_in(self, *lines: str) -> None:
-        self.own.write_text("".join(f"{line}\n" for line in lines))
-
-    def make(self, path: str, **files: object) -> None:
-        group = self.mounted / path
-        group.mkdir(parents=True, exist_ok=True)
-        for name, value in files.items():
-            (group / name.replace("memory_", "memory.")).write_text(f"{value}\n")
-
-    def make_v2(self, path: str, limit: int | str, used: int, cached: int = 0) -> None:
-        stat = f"anon 1\ninactive_file {cached}\nactive_file 5"
-        self.make(path, memory_max=limit, memory_current=used, memory_stat=stat)
-
-    def measure(self) -> tuple[int, int, bool]:
-        memory = machine_memory(self.own, self.mounted)
-        return memory.total, memory.available, memory.is_bounded
 
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Groups:
-    """On a machine of 64 GiB, 40 of them available."""
-    machine = psutil.virtual_memory()._replace(total=64 * GIB, available=40 * GIB)
-    monkeypatch.setattr("asyncrl.system.machine.psutil.virtual_memory", lambda: machine)
-    return Groups(tmp_path)
+    return Groups(tmp_path, monkeypatch)
+
+
+def measure(groups: Groups) -> tuple[int, int, bool]:
+    memory = machine_memory(groups.own, groups.mounted)
+    return memory.total, memory.available, memory.is_bounded
 
 
 def test_a_container_may_use_its_limit_less_what_it_holds_but_for_cached_files(groups: Groups) -> None:
     groups.process_is_in("0::/")
     groups.make_v2("", 16 * GIB, used=10 * GIB, cached=3 * GIB)
-    assert groups.measure() == (16 * GIB, 9 * GIB, True)
+    assert measure(groups) == (16 * GIB, 9 * GIB, True)
 
 
 def test_the_tightest_of_all_groups_around_a_process_counts(groups: Groups) -> None:
@@ -54,7 +30,7 @@ def test_the_tightest_of_all_groups_around_a_process_counts(groups: Groups) -> N
     groups.make_v2("slurm/job_7/step_0", "max", used=GIB)
     groups.make_v2("slurm/job_7", 20 * GIB, used=2 * GIB)
     groups.make_v2("slurm", 30 * GIB, used=29 * GIB)
-    assert groups.measure() == (20 * GIB, GIB, True)
+    assert measure(groups) == (20 * GIB, GIB, True)
 
 
 def test_the_first_version_of_control_groups_bounds_as_well(groups: Groups) -> None:
@@ -65,13 +41,13 @@ def test_the_first_version_of_control_groups_bounds_as_well(groups: Groups) -> N
         memory_usage_in_bytes=6 * GIB,
         memory_stat=f"inactive_file 1\ntotal_inactive_file {GIB}",
     )
-    assert groups.measure() == (8 * GIB, 3 * GIB, True)
+    assert measure(groups) == (8 * GIB, 3 * GIB, True)
 
 
 def test_a_container_that_sees_its_path_outside_finds_its_limit_at_the_root(groups: Groups) -> None:
     groups.process_is_in("4:memory:/docker/0123")
     groups.make("memory", memory_limit_in_bytes=8 * GIB, memory_usage_in_bytes=0, memory_stat="cache 0")
-    assert groups.measure() == (8 * GIB, 8 * GIB, True)
+    assert measure(groups) == (8 * GIB, 8 * GIB, True)
 
 
 @pytest.mark.parametrize("limit", ["max", 9223372036854771712, 48 * GIB])
@@ -80,18 +56,18 @@ def test_a_group_without_a_limit_or_with_more_than_the_machine_has_left_bounds_n
 ) -> None:
     groups.process_is_in("0::/")
     groups.make_v2("", limit, used=0)
-    assert groups.measure()[1:] == (40 * GIB, False)
+    assert measure(groups)[1:] == (40 * GIB, False)
 
 
 def test_more_in_use_than_allowed_leaves_nothing(groups: Groups) -> None:
     groups.process_is_in("0::/")
     groups.make_v2("", 16 * GIB, used=17 * GIB)
-    assert groups.measure()[1] == 0
+    assert measure(groups)[1] == 0
 
 
 def test_without_control_groups_it_is_the_machines(groups: Groups) -> None:
     groups.own.unlink()
-    assert groups.measure() == (64 * GIB, 40 * GIB, False)
+    assert measure(groups) == (64 * GIB, 40 * GIB, False)
 
 
 def test_what_this_machine_says_of_this_process_can_be_read() -> None:

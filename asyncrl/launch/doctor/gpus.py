@@ -10,9 +10,8 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.launch.doctor.probe import Finding, broken, lost, ok, output_of
 from asyncrl.serving.engine.hooks.cuda_toolkit import missing_part
-from asyncrl.system.environment import DRIVER
 from asyncrl.system.gpus import Gpu, find_gpus, free_gpu_bytes, hides_all
-from asyncrl.system.machine import torch_is_cpu_build
+from asyncrl.system.machine import DRIVER, torch_is_cpu_build
 
 TORCH_SECONDS = 90.0
 """For an import of torch and a first context on each GPU, on a busy machine."""

@@ -15,8 +15,7 @@ from packaging.version import InvalidVersion, Version
 
 from asyncrl.errors import InputError
 from asyncrl.launch.doctor.probe import Finding, broken, lost, ok, output_of
-from asyncrl.system.environment import ENGINES
-from asyncrl.system.machine import torch_is_cpu_build
+from asyncrl.system.machine import ENGINES, torch_is_cpu_build
 from asyncrl.system.places import check_distribution, check_plugin
 from asyncrl.turns.environments.boxes import ENGINES as CONTAINER_ENGINES
 

@@ -21,8 +21,7 @@ import ray
 import ray.util
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from asyncrl.launch.site.process import ChildProcess, last_lines
-from asyncrl.launch.site.site import fetch_model, fetch_run, node_run_folder
+from asyncrl.launch.site.site import ChildProcess, fetch_model, fetch_run, last_lines, node_run_folder
 from asyncrl.system.machine import has_gpu
 from asyncrl.system.network import free_ports
 from asyncrl.wire.file_service import FileServer

@@ -1,29 +1,37 @@
 """Where the processes of a run start: on this machine, or on the nodes of a cluster.
 
 A site is asked for places, then for processes in them. `LocalSite` is this machine; `ray_cluster.RayCluster`
-is a Ray cluster. What a process does is its caller's matter. A node without the controller's disk fetches
-what its process needs: a server the base model; a trainer also the recipe with paths of the node, the files
-of its loss terms and the run's checkpoints.
+is a Ray cluster. What a process does is its caller's matter. Children on this machine sit in sessions of
+their own, so Ctrl-C in the terminal reaches the launcher alone, and the kernel kills them when the launcher
+dies, however it dies. A node without the controller's disk fetches what its process needs: a server
+the base model; a trainer also the recipe with paths of the node, the files of its loss terms and the run's
+checkpoints.
 """
 
+import asyncio
+import functools
 import hashlib
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import psutil
+
 from asyncrl.launch.placement import GpuMap, rank_name
-from asyncrl.launch.site.process import ChildProcess
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files, with_changed_files
 from asyncrl.recipe.sections.serving import LOOPBACK, Cluster
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
 from asyncrl.system.network import free_ports
+from asyncrl.system.paths import search_path
 from asyncrl.system.places import CHECKPOINTS, RECIPE, cache_folder
 from asyncrl.wire.access import Keys
 from asyncrl.wire.fetch import fetch_alone, fetch_file
 from asyncrl.wire.file_service import LISTING, checkpoints_url, model_url, recipe_url, term_url
+from sandbox.kernel import die_with_parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +119,108 @@ class Site(Protocol):
     ) -> Process:
         """`python <arguments>`, not yet started, in the place of that name."""
         ...
+
+
+class ChildProcess:
+    """A child of this process: start it once; `wait` and `stop` may be called from several tasks."""
+
+    # This machine is not lost: how a child ended is always known.
+    why_lost = ""
+    loss_seconds = 0.0
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], *, environment: Mapping[str, str], log_path: Path
+    ) -> None:
+        self.name = name
+        self.log_path = log_path
+        self._arguments = list(arguments)
+        # SGLang and torch call programs of this environment, such as ninja, even where it is not activated.
+        path = search_path()
+        # Nothing in the folder where the run was started is imported by accident, such as a random.py;
+        # processes that the child starts inherit that.
+        self._environment = {**os.environ, "PATH": path, "PYTHONSAFEPATH": "1", **environment}
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """`python <arguments>` with this interpreter, output appended to the log file."""
+        with self.log_path.open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                *self._arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=asyncio.subprocess.STDOUT,
+                env=self._environment,
+                start_new_session=True,
+                preexec_fn=functools.partial(die_with_parent, os.getpid()),
+            )
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was not started"
+        return self._process.pid
+
+    def returncode(self) -> int | None:
+        """None while it runs or before it was started."""
+        return self._process.returncode if self._process is not None else None
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    def local_pid(self) -> int | None:
+        return self.pid if self.is_running() else None
+
+    async def wait(self) -> int:
+        assert self._process is not None, f"{self.name} was not started"
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, which also ends a process that is stopped or hangs."""
+        if self.is_running():
+            assert self._process is not None
+            self._process.kill()
+
+    async def stop(self, *, grace_seconds: float) -> None:
+        """SIGTERM, then SIGKILL after `grace_seconds`, for it and everything it started."""
+        if self._process is None:
+            return
+        # Once it has ended, its number may be another process's.
+        family = _family(self.pid) if self.is_running() else []
+        if self.is_running():
+            self._process.terminate()
+            try:
+                async with asyncio.timeout(grace_seconds):
+                    await self._process.wait()
+            except TimeoutError:
+                pass
+        for process in family:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        await self._process.wait()
+
+    def last_lines(self, num_lines: int = 15) -> str:
+        """The end of its log, for an error message."""
+        return last_lines(self.log_path, num_lines)
+
+
+def last_lines(log_path: Path, num_lines: int) -> str:
+    try:
+        lines = log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return "(no output)"
+    return "\n".join(lines[-num_lines:]) or "(no output)"
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    """The process and its descendants; psutil tells them from later processes of the same number."""
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 class LocalSite:

@@ -38,7 +38,7 @@ from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.run.folder import RunFolder, read_run_recipe
 from asyncrl.run.metrics_file import Metrics, Row, flat, read_metrics
 from asyncrl.run.status import is_running, read_status
-from asyncrl.system.environment import Environment, differences
+from asyncrl.system.machine import Environment, differences
 from asyncrl.system.places import JOURNAL, METRICS
 
 OFF_POLICY = (

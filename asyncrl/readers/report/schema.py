@@ -12,7 +12,7 @@ from asyncrl.journal.conservation import Fate
 from asyncrl.observe.metrics.estimates import Difference
 from asyncrl.observe.metrics.mishaps import FaultCause
 from asyncrl.run.metrics_file import Row
-from asyncrl.system.environment import Environment
+from asyncrl.system.machine import Environment
 
 SCHEMA_VERSION: Final = "5"
 

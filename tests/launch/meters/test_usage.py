@@ -22,7 +22,7 @@ from asyncrl.launch.meters.memory import MemoryMeter
 from asyncrl.launch.meters.usage import UsageMeter, find_families, metering
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.preflight import read_inputs
-from asyncrl.launch.site.process import ChildProcess
+from asyncrl.launch.site.site import ChildProcess
 from asyncrl.model.folder import read_shape
 from asyncrl.recipe.file import load_recipe
 from asyncrl.run.folder import RunFolder

@@ -20,8 +20,7 @@ from asyncrl.controller.http_service import ControllerService
 from asyncrl.journal.starts import ServerChanges
 from asyncrl.launch.placement import GpuMap
 from asyncrl.launch.servers import server_needs
-from asyncrl.launch.site.process import ChildProcess
-from asyncrl.launch.site.site import LocalSite, Need, fetch_run, forwarded, trainer_needs
+from asyncrl.launch.site.site import ChildProcess, LocalSite, Need, fetch_run, forwarded, trainer_needs
 from asyncrl.recipe.file import dump_recipe, load_recipe, object_files
 from asyncrl.recipe.sections.serving import Cluster
 from asyncrl.run.checkpoints import saved_versions
@@ -165,7 +164,7 @@ async def test_what_a_child_started_ends_with_it(tmp_path: Path) -> None:
 def test_a_child_does_not_outlive_a_launcher_that_was_killed(tmp_path: Path) -> None:
     script = (
         "import asyncio, sys\nfrom pathlib import Path\n"
-        "from asyncrl.launch.site.process import ChildProcess\n"
+        "from asyncrl.launch.site.site import ChildProcess\n"
         "async def main():\n"
         f"    p = ChildProcess('c', ['-c', {SLEEP!r}], environment={{}}, "
         f"log_path=Path({str(tmp_path / 'log')!r}))\n"
