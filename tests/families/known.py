@@ -1,40 +1,69 @@
 """The one list of tiny families: tests that each family must pass are given from here.
 
-A family joins by an entry: a `Tiny` in one of the files beside this one, listed here by its architecture.
+A family joins by an entry: a `Tiny` in models.py, listed here by its architecture, and published.yaml.
 Without it the tests of the family fail. torch is imported where a model is written.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from families import experts, other_experts, other_layers, plain
-from families.tiny import Tiny
+from families import models
+from families.tiny import Config, Tiny
 
 from asyncrl.model.families import FAMILIES
+from asyncrl.recipe.yaml_text import read_yaml
 
-TINY: Mapping[str, Tiny] = {
-    "LlamaForCausalLM": plain.LLAMA,
-    "MistralForCausalLM": plain.MISTRAL,
-    "Qwen2ForCausalLM": plain.QWEN2,
-    "Qwen3ForCausalLM": plain.QWEN3,
-    "Qwen3MoeForCausalLM": experts.QWEN3_MOE,
-    "Qwen2MoeForCausalLM": experts.QWEN2_MOE,
-    "Qwen3NextForCausalLM": other_experts.QWEN3_NEXT,
-    "MixtralForCausalLM": experts.MIXTRAL,
-    "Glm4MoeForCausalLM": experts.GLM4_MOE,
-    "GptOssForCausalLM": other_experts.GPT_OSS,
-    "DeepseekV3ForCausalLM": other_experts.DEEPSEEK_V3,
-    "DeepseekV2ForCausalLM": other_experts.DEEPSEEK_V2,
-    "Phi3ForCausalLM": plain.PHI3,
-    "GraniteForCausalLM": plain.GRANITE,
-    "Olmo2ForCausalLM": other_layers.OLMO2,
-    "Olmo3ForCausalLM": other_layers.OLMO3,
-    "SmolLM3ForCausalLM": plain.SMOLLM3,
-    "Glm4ForCausalLM": other_layers.GLM4,
-    "Gemma2ForCausalLM": other_layers.GEMMA2,
-    "Gemma3ForCausalLM": other_layers.GEMMA3,
+SIZES = (
+    *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"),
+    *("intermediate_size", "vocab_size", "max_position_embeddings"),
+)
+"""Of a published model."""
+_TINY: Mapping[str, Tiny] = {
+    "LlamaForCausalLM": models.LLAMA,
+    "MistralForCausalLM": models.MISTRAL,
+    "Qwen2ForCausalLM": models.QWEN2,
+    "Qwen3ForCausalLM": models.QWEN3,
+    "Qwen3MoeForCausalLM": models.QWEN3_MOE,
+    "Qwen2MoeForCausalLM": models.QWEN2_MOE,
+    "Qwen3NextForCausalLM": models.QWEN3_NEXT,
+    "MixtralForCausalLM": models.MIXTRAL,
+    "Glm4MoeForCausalLM": models.GLM4_MOE,
+    "GptOssForCausalLM": models.GPT_OSS,
+    "DeepseekV3ForCausalLM": models.DEEPSEEK_V3,
+    "DeepseekV2ForCausalLM": models.DEEPSEEK_V2,
+    "Phi3ForCausalLM": models.PHI3,
+    "GraniteForCausalLM": models.GRANITE,
+    "Olmo2ForCausalLM": models.OLMO2,
+    "Olmo3ForCausalLM": models.OLMO3,
+    "SmolLM3ForCausalLM": models.SMOLLM3,
+    "Glm4ForCausalLM": models.GLM4,
+    "Gemma2ForCausalLM": models.GEMMA2,
+    "Gemma3ForCausalLM": models.GEMMA3,
 }
+
+
+def _published() -> Iterator[tuple[str, dict[str, tuple[Config, int]]]]:
+    read = read_yaml((Path(__file__).with_name("published.yaml")).read_text(encoding="utf-8"))
+    for architecture, models_of_it in read.items():
+        named = {"architectures": [architecture], "model_type": FAMILIES[architecture].model_type}
+        yield (
+            architecture,
+            {
+                hub_id: (
+                    named
+                    | {"rms_norm_eps": 1e-6}
+                    | dict(zip(SIZES, said["sizes"], strict=True))
+                    | said["config"],
+                    said["parameters"],
+                )
+                for hub_id, said in models_of_it.items()
+            },
+        )
+
+
+TINY = {name: replace(_TINY[name], published=found) for name, found in _published()}
 END = 1
 """Id of the end token; padding, whose row would have no gradient in transformers, there is none."""
 

@@ -46,22 +46,11 @@ class Tiny:
     limit: float = 2e-5
     """Largest difference of a log-prob from transformers'."""
     chat: Chat
-    published: Mapping[str, tuple[Config, int]]
-    """Hub id -> (config.json as far as it decides anything, parameters as its card counts them)."""
+    published: Mapping[str, tuple[Config, int]] = field(default_factory=dict)
+    """Hub id -> (config.json as far as it decides anything, parameters as its card counts them), as
+    published.yaml has them."""
     lacks: Mapping[str, str] = field(default_factory=dict)
     """Property (properties.py) -> the cell of docs/models.md: "no: REASON" or "GPU only: REASON"."""
-
-
-def published(
-    architecture: str, model_type: str, sizes: tuple[int, int, int, int, int, int, int], **settings: Any
-) -> Config:
-    """A config.json. `sizes`: layers, hidden, heads, key-value heads, feed-forward, vocabulary, positions."""
-    names = (
-        *("num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads"),
-        *("intermediate_size", "vocab_size", "max_position_embeddings"),
-    )
-    known = {"architectures": [architecture], "model_type": model_type, "rms_norm_eps": 1e-6}
-    return known | dict(zip(names, sizes, strict=True)) | settings
 
 
 CHATML = Chat(template="qwen2_5", end="<|im_end|>", stops=("<|im_end|>", "<|endoftext|>"))
