@@ -9,7 +9,7 @@ self-answering: nothing can be said about it here beyond that its gold parses.""
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -149,11 +149,10 @@ async def check_rows(
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> DataReport:
     """The report on all rows, complaints in the order of the rows. `progress` hears rows done, and in all."""
-    report = DataReport()
-    rows = list(rows)
+    report, rows = DataReport(), list(rows)
     for start in range(0, len(rows), _ROWS_AT_ONCE):
         chunk = range(start, min(start + _ROWS_AT_ONCE, len(rows)))
-        await asyncio.gather(*(_check_row(rows, at, pool, folder, report) for at in chunk))
+        await asyncio.gather(*(_RowCheck(rows, at, pool, folder, report).run() for at in chunk))
         progress(chunk.stop, len(rows))
     for complaints in (
         report.unreadable,
@@ -171,49 +170,6 @@ def _place(complaint: str) -> tuple[str, int, str]:
     return (found[1], int(found[2]), complaint) if found else (complaint, 0, complaint)
 
 
-async def _check_row(
-    rows: Sequence[GoldRow], at: int, pool: VerifierPool, folder: Path | None, report: DataReport
-) -> None:
-    row = rows[at]
-    report.num_rows += 1
-    try:
-        reference = pool.parse_reference(row.verifier_name, row.options, row.gold, folder=folder)
-    except ValueError as error:
-        report.unreadable.append(f"{row.where}: {error}")
-        return
-    if _is_guess(reference):
-        report.guesses.append(
-            f"{row.where}: {row.gold!r} counts as text and as a product of its letters; "
-            "option letters: word or product decides"
-        )
-
-    for name in _applications(reference):
-        report.guesses.append(
-            f"{row.where}: {row.gold!r} holds {name}, which is read as a function and never as a product"
-        )
-
-    async def grade(response: str) -> Verdict:
-        verdict = await _verdict(pool, row, response, reference, folder)
-        if verdict.outcome is Outcome.FAULT:
-            report.faults.append(f"{row.where}: {verdict.detail}")
-        return verdict
-
-    if pool.is_group_wise(row.verifier_name, row.options, folder=folder):
-        # What an answer is worth depends on the answers beside it.
-        return
-    if (exam := _exam_of(reference)) is not None:
-        await _hold(exam, row, grade, report)
-        return
-    golds = _own_answers(row)
-    report.num_checked += bool(golds)
-    for gold in golds:
-        await _check_answer(rows, at, gold, grade, pool, folder, report)
-
-
-Grade = Callable[[str], Awaitable[Verdict]]
-"""Grades a response to the row; a fault is in the report then."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Exam:
     """Responses to a row of which it is known beforehand whether they are right."""
@@ -228,7 +184,15 @@ def _exam_of(reference: object) -> _Exam | None:
     """None for a reference whose own answers are texts, see `_own_answers`."""
     match reference:
         case CodeReference():
-            return _code_exam(reference)
+            fence = "`" * 8
+            solution = f"{fence}{reference.lang}\n{reference.solution}\n{fence}"
+            return _Exam(
+                [] if reference.solution is None else [(solution, "its own solution is graded")],
+                [
+                    (kind, response, f"a program that does nothing ({kind}) passes its tests")
+                    for kind, response in stubs(reference)
+                ],
+            )
         case GymReference():
             own = own_response(reference)
             senseless = {"nothing": "<answer></answer>", "nonsense": "<answer>qwxz vbnk</answer>"}
@@ -239,18 +203,6 @@ def _exam_of(reference: object) -> _Exam | None:
         case ChoiceReference() if reference.options:
             return _choice_exam(reference)
     return None
-
-
-def _code_exam(reference: CodeReference) -> _Exam:
-    fence = "`" * 8
-    solution = f"{fence}{reference.lang}\n{reference.solution}\n{fence}"
-    return _Exam(
-        [] if reference.solution is None else [(solution, "its own solution is graded")],
-        [
-            (kind, response, f"a program that does nothing ({kind}) passes its tests")
-            for kind, response in stubs(reference)
-        ],
-    )
 
 
 def _choice_exam(reference: ChoiceReference) -> _Exam:
@@ -271,16 +223,6 @@ def _choice_exam(reference: ChoiceReference) -> _Exam:
     )
 
 
-async def _hold(exam: _Exam, row: GoldRow, grade: Grade, report: DataReport) -> None:
-    report.num_checked += bool(exam.right)
-    for response, complaint in exam.right:
-        verdict = await grade(response)
-        if verdict.outcome not in (Outcome.CORRECT, Outcome.FAULT):
-            report.refused.append(f"{row.where}: {complaint} {verdict.outcome.value}: {verdict.detail[:300]}")
-    for kind, response, complaint in exam.wrong:
-        report.note_mutant(kind, f"{row.where}: {complaint}", (await grade(response)).outcome)
-
-
 def _own_answers(row: GoldRow) -> list[str]:
     """The texts that must each grade CORRECT as an answer to the row; empty where that cannot be said."""
     if row.verifier_name in _NO_SELF_ANSWER:
@@ -298,86 +240,130 @@ def _own_answers(row: GoldRow) -> list[str]:
     return [str(gold).rpartition("####")[2].strip() for gold in golds if isinstance(gold, (str, int, float))]
 
 
-async def _check_answer(
-    rows: Sequence[GoldRow],
-    at: int,
-    gold: str,
-    grade: Grade,
-    pool: VerifierPool,
-    folder: Path | None,
-    report: DataReport,
-) -> None:
-    """One answer to a row, and wrong ones made from it."""
-    row = rows[at]
-    templates = ("%s",) if "\\boxed" in gold else ("\\boxed{%s}", "%s")
-    graded = [(await grade(template % gold)).outcome for template in templates]
-    if Outcome.CORRECT not in graded:
-        report.refused.append(
-            f"{row.where}: the gold {gold[:200]!r} is graded {graded[0].value} as its own answer"
-        )
-        return
-    template = templates[graded.index(Outcome.CORRECT)]
-    if template == "%s" and len(gold) > 200:
-        return
-    for kind, text in mutants(gold, other=_other_gold(rows, at)):
-        outcome = (await grade(template % text)).outcome
-        if outcome is Outcome.CORRECT and await _is_right(pool, row, kind, text, template, gold, folder):
-            continue
-        complaint = f"{row.where}: {text[:200]!r} ({kind}) passes for the gold {gold[:200]!r}"
-        report.note_mutant(kind, complaint, outcome)
-
-
-def _is_guess(reference: object) -> bool:
-    """Whether the reading of a mathematical gold, or of one of the parts of a weighted one, is a guess."""
+def _readings(reference: object) -> list[MathReference]:
+    """The mathematical gold, or those among the parts of a weighted one."""
     if isinstance(reference, tuple):
-        return any(map(_is_guess, reference))
-    return isinstance(reference, MathReference) and reference.is_guess
+        return [reading for part in reference for reading in _readings(part)]
+    return [reference] if isinstance(reference, MathReference) else []
 
 
-def _applications(reference: object) -> tuple[str, ...]:
-    if isinstance(reference, tuple):
-        return tuple(name for part in reference for name in _applications(part))
-    return reference.applications if isinstance(reference, MathReference) else ()
+@dataclass(frozen=True, slots=True)
+class _RowCheck:
+    """The check of the row at `at`, whose findings go to the report."""
 
+    rows: Sequence[GoldRow]
+    at: int
+    pool: VerifierPool
+    folder: Path | None
+    report: DataReport
 
-async def _is_right(
-    pool: VerifierPool, row: GoldRow, kind: str, text: str, template: str, gold: str, folder: Path | None
-) -> bool:
-    """Whether a mutant that passes is a right answer after all."""
-    if kind == "another row's gold" and await _accepts(pool, row, text, template % gold, folder):
-        # Each passes for the other: the two rows have the same answer.
-        return True
-    if isinstance(row.gold, (str, int, float)):
-        return False
-    for other in _own_answers(row):
-        if other != gold and await _accepts(pool, row, [other], template % text, folder):
+    @property
+    def row(self) -> GoldRow:
+        return self.rows[self.at]
+
+    async def run(self) -> None:
+        row, report = self.row, self.report
+        report.num_rows += 1
+        try:
+            reference = self._parsed(row.gold)
+        except ValueError as error:
+            report.unreadable.append(f"{row.where}: {error}")
+            return
+        readings = _readings(reference)
+        if any(reading.is_guess for reading in readings):
+            report.guesses.append(
+                f"{row.where}: {row.gold!r} counts as text and as a product of its letters; "
+                "option letters: word or product decides"
+            )
+        report.guesses += [
+            f"{row.where}: {row.gold!r} holds {name}, which is read as a function and never as a product"
+            for reading in readings
+            for name in reading.applications
+        ]
+        if self.pool.is_group_wise(row.verifier_name, row.options, folder=self.folder):
+            # What an answer is worth depends on the answers beside it.
+            return
+        if (exam := _exam_of(reference)) is not None:
+            await self._hold(exam, reference)
+            return
+        golds = _own_answers(row)
+        report.num_checked += bool(golds)
+        for gold in golds:
+            await self._check_answer(gold, reference)
+
+    async def _hold(self, exam: _Exam, reference: Any) -> None:
+        where, report = self.row.where, self.report
+        report.num_checked += bool(exam.right)
+        for response, complaint in exam.right:
+            verdict = await self._grade(response, reference)
+            if verdict.outcome not in (Outcome.CORRECT, Outcome.FAULT):
+                report.refused.append(f"{where}: {complaint} {verdict.outcome.value}: {verdict.detail[:300]}")
+        for kind, response, complaint in exam.wrong:
+            outcome = (await self._grade(response, reference)).outcome
+            report.note_mutant(kind, f"{where}: {complaint}", outcome)
+
+    async def _check_answer(self, gold: str, reference: Any) -> None:
+        """One answer to the row, and wrong ones made from it."""
+        where = self.row.where
+        templates = ("%s",) if "\\boxed" in gold else ("\\boxed{%s}", "%s")
+        graded = [(await self._grade(template % gold, reference)).outcome for template in templates]
+        if Outcome.CORRECT not in graded:
+            self.report.refused.append(
+                f"{where}: the gold {gold[:200]!r} is graded {graded[0].value} as its own answer"
+            )
+            return
+        template = templates[graded.index(Outcome.CORRECT)]
+        if template == "%s" and len(gold) > 200:
+            return
+        for kind, text in mutants(gold, other=self._other_gold()):
+            outcome = (await self._grade(template % text, reference)).outcome
+            if outcome is Outcome.CORRECT and await self._is_right(kind, text, template, gold):
+                continue
+            complaint = f"{where}: {text[:200]!r} ({kind}) passes for the gold {gold[:200]!r}"
+            self.report.note_mutant(kind, complaint, outcome)
+
+    async def _is_right(self, kind: str, text: str, template: str, gold: str) -> bool:
+        """Whether a mutant that passes is a right answer after all."""
+        if kind == "another row's gold" and await self._accepts(text, template % gold):
+            # Each passes for the other: the two rows have the same answer.
             return True
-    return False
-
-
-async def _accepts(
-    pool: VerifierPool, row: GoldRow, gold: object, response: str, folder: Path | None
-) -> bool:
-    try:
-        reference = pool.parse_reference(row.verifier_name, row.options, gold, folder=folder)
-    except ValueError:
+        if isinstance(self.row.gold, (str, int, float)):
+            return False
+        for other in _own_answers(self.row):
+            if other != gold and await self._accepts([other], template % text):
+                return True
         return False
-    return (await _verdict(pool, row, response, reference, folder)).outcome is Outcome.CORRECT
 
+    async def _accepts(self, gold: object, response: str) -> bool:
+        try:
+            reference = self._parsed(gold)
+        except ValueError:
+            return False
+        return (await self._verdict(response, reference)).outcome is Outcome.CORRECT
 
-async def _verdict(
-    pool: VerifierPool, row: GoldRow, response: str, reference: Any, folder: Path | None
-) -> Verdict:
-    made = partial(response_task, response, row.task)
-    return await pool.verify(row.verifier_name, row.options, response, reference, folder=folder, task=made)
+    async def _grade(self, response: str, reference: Any) -> Verdict:
+        """The verdict on a response to the row; a fault is in the report then."""
+        verdict = await self._verdict(response, reference)
+        if verdict.outcome is Outcome.FAULT:
+            self.report.faults.append(f"{self.row.where}: {verdict.detail}")
+        return verdict
 
+    async def _verdict(self, response: str, reference: Any) -> Verdict:
+        row, made = self.row, partial(response_task, response, self.row.task)
+        return await self.pool.verify(
+            row.verifier_name, row.options, response, reference, folder=self.folder, task=made
+        )
 
-def _other_gold(rows: Sequence[GoldRow], at: int) -> str | None:
-    """The next gold of the same verifier that is written differently."""
-    row = rows[at]
-    for step in range(1, min(len(rows), 20)):
-        other = rows[(at + step) % len(rows)]
-        same_kind = other.verifier_name == row.verifier_name and isinstance(other.gold, (str, int, float))
-        if same_kind and str(other.gold).strip() != str(row.gold).strip():
-            return str(other.gold)
-    return None
+    def _parsed(self, gold: object) -> Any:
+        return self.pool.parse_reference(self.row.verifier_name, self.row.options, gold, folder=self.folder)
+
+    def _other_gold(self) -> str | None:
+        """The next gold of the same verifier that is written differently."""
+        for step in range(1, min(len(self.rows), 20)):
+            other = self.rows[(self.at + step) % len(self.rows)]
+            is_same_kind = other.verifier_name == self.row.verifier_name
+            if not is_same_kind or not isinstance(other.gold, (str, int, float)):
+                continue
+            if str(other.gold).strip() != str(self.row.gold).strip():
+                return str(other.gold)
+        return None
