@@ -32,8 +32,9 @@ from verifiers.math.nodes import (
     Text,
 )
 from verifiers.math.numbers import NotExact, NotNumber
-from verifiers.math.scalars import same_scalar
-from verifiers.math.trees import MINUS_ONE, difference, free_symbols, infinity_sign, rebuilt, replaced, walk
+from verifiers.math.points import random_prime
+from verifiers.math.scalars import random_source, same_scalar
+from verifiers.math.trees import MINUS_ONE, difference, free_symbols, infinity_sign, replaced, walk
 
 MAX_PIECES = 40
 
@@ -54,6 +55,9 @@ class Endpoint:
 class Interval:
     low: Endpoint
     high: Endpoint
+
+
+_EVERYTHING = Interval(Endpoint(None, -1, False, Fraction(0)), Endpoint(None, 1, False, Fraction(0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,7 @@ def _read(node: Node) -> _Read:
         case Bracket():
             return None, [_interval_of(node)]
         case NamedSet("R"):
-            return None, [_everything()]
+            return None, [_EVERYTHING]
         case NamedSet("empty"):
             return None, []
         case SetOf(items):
@@ -136,10 +140,6 @@ def _interval_of(node: Bracket) -> Interval:
     if _order(low, high) >= 0:
         raise _NotRegion
     return Interval(low, high)
-
-
-def _everything() -> Interval:
-    return Interval(Endpoint(None, -1, False, Fraction(0)), Endpoint(None, 1, False, Fraction(0)))
 
 
 def _point(value: Node) -> Interval:
@@ -181,17 +181,20 @@ def same_piecewise(gold: Piecewise, response: Node, same: Callable[[Node, Node],
         )
     except (_NotRegion, NotNumber):
         return False
-    whole = _everything()
 
     def agree(place: Interval, value: Node) -> bool:
         """Whether the pieces that hold at the place are the same with the value for the letter."""
         here = [
-            [_at(piece, name, value) for piece, intervals in pieces if _intersection(intervals, [place])]
+            [
+                replaced(piece, Symbol(name), value)
+                for piece, intervals in pieces
+                if _intersection(intervals, [place])
+            ]
             for pieces in (wanted, given)
         ]
         return bool(here[0]) is bool(here[1]) and all(same(one, two) for one in here[0] for two in here[1])
 
-    for low, high in zip([whole.low, *ends], [*ends, whole.high], strict=True):
+    for low, high in zip([_EVERYTHING.low, *ends], [*ends, _EVERYTHING.high], strict=True):
         gap = Interval(replace(low, closed=False), replace(high, closed=False))
         if _order(low, high) < 0 and not agree(gap, _stretched(low.value, high.value, name)):
             return False
@@ -204,7 +207,7 @@ _Pieces = list[tuple[Node, list[Interval]]]
 def _pieces(node: Node) -> tuple[str | None, _Pieces]:
     """The letter of the conditions, and the values with the sets where they hold."""
     if not isinstance(node, Piecewise):
-        return None, [(node, [_everything()])]
+        return None, [(node, [_EVERYTHING])]
     names: set[str | None] = set()
     found: _Pieces = []
     for value, condition in node.pieces:
@@ -227,10 +230,6 @@ def _stretched(low: Node | None, high: Node | None, name: str) -> Node:
             return Symbol(name)
         return Sum((low, square)) if low is not None else difference(high, square)  # type: ignore[arg-type]
     return Quotient(Sum((low, Product((high, square)))), Sum((Number(Fraction(1)), square)))
-
-
-def _at(node: Node, name: str, value: Node) -> Node:
-    return replaced(node, Symbol(name), value)
 
 
 # Set arithmetic
@@ -269,15 +268,18 @@ def _further(one: Endpoint, other: Endpoint) -> Endpoint:
 def _intersection(first: list[Interval], second: list[Interval]) -> list[Interval]:
     if len(first) * len(second) > MAX_PIECES**2:
         raise _NotRegion
-    found = []
-    for one in first:
-        for other in second:
-            low = _inner(one.low, other.low, 1)
-            high = _inner(one.high, other.high, -1)
-            order = _order(low, high)
-            if order < 0 or (order == 0 and low.closed and high.closed):
-                found.append(Interval(low, high))
-    return found
+    return [
+        interval
+        for one in first
+        for other in second
+        for interval in _between(_inner(one.low, other.low, 1), _inner(one.high, other.high, -1))
+    ]
+
+
+def _between(low: Endpoint, high: Endpoint) -> list[Interval]:
+    """The interval with these ends; none where it would be empty."""
+    order = _order(low, high)
+    return [Interval(low, high)] if order < 0 or (order == 0 and low.closed and high.closed) else []
 
 
 def _inner(one: Endpoint, other: Endpoint, direction: int) -> Endpoint:
@@ -289,17 +291,15 @@ def _inner(one: Endpoint, other: Endpoint, direction: int) -> Endpoint:
 
 
 def _complement(intervals: list[Interval]) -> list[Interval]:
-    low = _everything().low
-    found = []
+    low = _EVERYTHING.low
+    found: list[Interval] = []
     for interval in _union(intervals):
         if interval.low.value is not None:
-            high = Endpoint(interval.low.value, 0, not interval.low.closed, interval.low.size)
-            if _order(low, high) < 0 or (_order(low, high) == 0 and low.closed and high.closed):
-                found.append(Interval(low, high))
+            found += _between(low, replace(interval.low, closed=not interval.low.closed))
         if interval.high.value is None:
             return found
-        low = Endpoint(interval.high.value, 0, not interval.high.closed, interval.high.size)
-    found.append(Interval(low, _everything().high))
+        low = replace(interval.high, closed=not interval.high.closed)
+    found.append(Interval(low, _EVERYTHING.high))
     return found
 
 
@@ -339,7 +339,7 @@ def _relation(node: Relation) -> _Read:
     if len(letters) != 1:
         raise _NotRegion
     name = next(iter(letters))
-    result = [_everything()]
+    result = [_EVERYTHING]
     for left, operator, right in zip(node.sides, node.operators, node.sides[1:], strict=False):
         result = _intersection(result, _half(left, operator, right, name))
     return name, result
@@ -367,7 +367,7 @@ def _half(left: Node, operator: str, right: Node, name: str) -> list[Interval]:
     if infinity_sign(left) or infinity_sign(right):
         if operator not in ("<", ">", "<=", ">="):
             raise _NotRegion
-        return [_everything()]
+        return [_EVERYTHING]
     slope, at_zero = _line(difference(left, right), name)
     if slope == 0:
         raise _NotRegion
@@ -376,8 +376,7 @@ def _half(left: Node, operator: str, right: Node, name: str) -> list[Interval]:
     if turned == "!=":
         return _complement([_point(value)])
     end = _finite(value, closed="=" in turned)
-    whole = _everything()
-    return [Interval(end, whole.high) if turned[0] == ">" else Interval(whole.low, end)]
+    return [Interval(end, _EVERYTHING.high) if turned[0] == ">" else Interval(_EVERYTHING.low, end)]
 
 
 _TURNED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "!=": "!="}
@@ -391,34 +390,24 @@ def _solution(left: Node, right: Node, name: str, slope: Fraction, at_zero: Frac
         return left
     if at_zero is not None:
         return Number(-at_zero / slope)
-    intercept = _substituted(difference(left, right), name)
+    intercept = replaced(difference(left, right), Symbol(name), Number(Fraction(0)))
     return Quotient(Product((MINUS_ONE, intercept)), Number(slope))
-
-
-def _substituted(node: Node, name: str) -> Node:
-    """The tree with 0 for the unknown."""
-    match node:
-        case Symbol(found) if found == name:
-            return Number(Fraction(0))
-        case Sum() | Product() | Quotient():
-            return rebuilt(node, lambda part: _substituted(part, name))
-    if name in free_symbols(node):
-        raise _NotRegion
-    return node
 
 
 def _line(node: Node, name: str) -> tuple[Fraction, Fraction | None]:
     """(slope, value at 0 when rational) of a linear expression; raises _NotRegion for anything else."""
+    # Where no response can know it: a polynomial may cross its line at any places that are fixed.
+    place = Fraction(random_prime(random_source(node, node), 31), 97)
     try:
-        values = [exact_value(node, {name: Fraction(x)}) for x in (0, 1, -1, 7)]
+        start, end, there = (exact_value(node, {name: x}) for x in (Fraction(0), Fraction(1), place))
     except NotNumber:
         raise _NotRegion from None
     except NotExact:
         return _irrational_line(node, name), None
-    slope = values[1] - values[0]
-    if values[2] != values[0] - slope or values[3] != values[0] + 7 * slope:
+    slope = end - start
+    if there != start + place * slope:
         raise _NotRegion
-    return slope, values[0]
+    return slope, start
 
 
 def _irrational_line(node: Node, name: str) -> Fraction:
