@@ -1,10 +1,10 @@
 """Multiple choice: which letters the response chose."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from verifiers.exact import Source, TextAnswer, answer_text, response_of
-from verifiers.extract import Fallback, Think
+from verifiers.extract import Fallback
 from verifiers.letter_choice import LetterChoice, chosen_letters, read_choice, without_markup
 from verifiers.math.verifier import MathVerifier
 from verifiers.verdict import Outcome, Verdict, correct, no_answer, wrong
@@ -22,28 +22,25 @@ class ChoiceReference:
         return next((text for known, text in self.options if known == letter), None)
 
 
-class ChoiceVerifier:
+@dataclass(frozen=True, kw_only=True)
+class ChoiceVerifier(TextAnswer):
     """The gold is a letter, or several ("A,C"); the response must choose exactly those.
 
     A gold {"letter": "B", "options": {"A": "Paris", "B": "Rome"}} says the options, too (or their texts in a
     list, from A on): then the text after a letter must be that option's. Without them it must be a formula or
     a name, see `verifiers.letter_choice`."""
 
-    def __init__(
-        self,
-        *,
-        letters: str = "ABCDEFGHIJ",
-        source: Source = "boxed",
-        fallbacks: tuple[Fallback, ...] = ("final_answer",),
-        think: Think = "optional",
-    ) -> None:
-        self._letters = letters.upper()
-        if not self._letters.isalpha() or len(set(self._letters)) != len(self._letters):
+    letters: str = "ABCDEFGHIJ"
+    source: Source = "boxed"
+    fallbacks: tuple[Fallback, ...] = ("final_answer",)
+    _math: MathVerifier = field(default_factory=MathVerifier, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.letters.isalpha() or len(set(self.letters.upper())) != len(self.letters.upper()):
             raise ValueError(
-                f"Option 'letters' of verifier 'choice' is {letters!r}, expected distinct letters."
+                f"Option 'letters' of verifier 'choice' is {self.letters!r}, expected distinct letters."
             )
-        self._where = TextAnswer(source, fallbacks, think)
-        self._math = MathVerifier()
+        object.__setattr__(self, "letters", self.letters.upper())
 
     def parse_reference(self, raw: object) -> ChoiceReference:
         if not isinstance(raw, Mapping):
@@ -58,10 +55,10 @@ class ChoiceVerifier:
 
     def _read_letters(self, raw: object) -> frozenset[str]:
         text = ",".join(map(str, raw)) if isinstance(raw, (list, tuple)) else raw
-        chosen = chosen_letters(text, self._letters) if isinstance(text, str) else None
+        chosen = chosen_letters(text, self.letters) if isinstance(text, str) else None
         if not chosen:
             raise ValueError(
-                f"The gold answer is {raw!r}, expected one or more of the letters {self._letters} "
+                f"The gold answer is {raw!r}, expected one or more of the letters {self.letters} "
                 "(another set: option 'letters')."
             )
         return chosen
@@ -69,24 +66,24 @@ class ChoiceVerifier:
     def _read_options(self, raw: object) -> tuple[tuple[str, str], ...]:
         pairs = list(raw.items()) if isinstance(raw, Mapping) else []
         if isinstance(raw, Sequence) and not isinstance(raw, str):
-            pairs = list(zip(self._letters, raw, strict=False)) if len(raw) <= len(self._letters) else []
+            pairs = list(zip(self.letters, raw, strict=False)) if len(raw) <= len(self.letters) else []
         options = tuple(
             (str(letter).upper(), str(text).strip()) for letter, text in pairs if text is not None
         )
         known = {letter for letter, _ in options}
-        if not options or len(known) < len(options) or not known <= set(self._letters):
+        if not options or len(known) < len(options) or not known <= set(self.letters):
             raise ValueError(
                 f"The options of the gold are {raw!r}, expected the text of each letter, or a list of texts; "
-                f"letters: {self._letters} (another set: option 'letters')."
+                f"letters: {self.letters} (another set: option 'letters')."
             )
         return options
 
     def verify(self, response: str, reference: ChoiceReference) -> Verdict:
-        answer, method, reason = answer_text(response, self._where)
+        answer, method, reason = answer_text(response, self)
         if answer is None:
             return no_answer(reason)
         shown = answer.strip()[:500]
-        letters = "".join(letter for letter, _ in reference.options) or self._letters
+        letters = "".join(letter for letter, _ in reference.options) or self.letters
         choice = read_choice(answer[:_MAX_ANSWER_CHARACTERS], letters)
         if choice is None:
             return wrong(extracted=shown, detail="is not a choice of letters", method=method)
@@ -102,7 +99,7 @@ class ChoiceVerifier:
         return self.verify(response, reference) if len(response) < 2000 and not reference.options else None
 
     def response_with(self, answer: str) -> str:
-        return response_of(answer, self._where)
+        return response_of(answer, self)
 
     def _may_stand(self, choice: LetterChoice, reference: ChoiceReference, letters: str) -> bool:
         if not choice.text:

@@ -13,9 +13,10 @@ from verifiers.verdict import Verdict, correct, no_answer, wrong
 Source = Literal["response", "final_part", "boxed"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class TextAnswer:
-    """Where a verifier of text takes the answer from: the whole response, or an extracted part.
+    """Options that say where a verifier of text takes the answer from: the whole response, or an extracted
+    part.
 
     With the source "final_part", a fallback that finds an answer in that part gives it instead
     of the whole part."""
@@ -45,23 +46,13 @@ def response_of(answer: str, where: TextAnswer) -> str:
     return f"</think>{text}" if where.think == "required" else text
 
 
-class ExactVerifier:
+@dataclass(frozen=True, kw_only=True)
+class ExactVerifier(TextAnswer):
     """The answer, character for character; by default without case, outer space and repeated space."""
 
-    def __init__(
-        self,
-        *,
-        source: Source = "final_part",
-        fallbacks: tuple[Fallback, ...] = (),
-        think: Think = "optional",
-        ignore_case: bool = True,
-        ignore_space: bool = True,
-        ignore_punctuation: bool = False,
-    ) -> None:
-        self._where = TextAnswer(source, fallbacks, think)
-        self._ignore_case = ignore_case
-        self._ignore_space = ignore_space
-        self._ignore_punctuation = ignore_punctuation
+    ignore_case: bool = True
+    ignore_space: bool = True
+    ignore_punctuation: bool = False
 
     def parse_reference(self, raw: object) -> frozenset[str]:
         """The accepted strings: one, or a list of them."""
@@ -75,7 +66,7 @@ class ExactVerifier:
         return normal
 
     def verify(self, response: str, reference: frozenset[str]) -> Verdict:
-        answer, method, reason = answer_text(response, self._where)
+        answer, method, reason = answer_text(response, self)
         if answer is None:
             return no_answer(reason)
         normal = self._normal(answer)
@@ -90,55 +81,48 @@ class ExactVerifier:
         return self.verify(response, reference) if len(response) < 4000 else None
 
     def response_with(self, answer: str) -> str:
-        return response_of(answer, self._where)
+        return response_of(answer, self)
 
     def _normal(self, text: str) -> str:
         text = unicodedata.normalize("NFC", text)
-        if self._ignore_case:
+        if self.ignore_case:
             text = text.casefold()
-        if self._ignore_punctuation:
+        if self.ignore_punctuation:
             text = "".join(" " if unicodedata.category(mark)[0] == "P" else mark for mark in text)
-        if self._ignore_space:
+        if self.ignore_space:
             text = " ".join(text.split())
         return text
 
 
-class RegexVerifier:
+@dataclass(frozen=True, kw_only=True)
+class RegexVerifier(TextAnswer):
     """The gold is a regular expression (Python's syntax). A pattern that backtracks without end is cut off by
     the pool."""
 
-    def __init__(
-        self,
-        *,
-        match: Literal["full", "search"] = "full",
-        source: Source = "final_part",
-        fallbacks: tuple[Fallback, ...] = (),
-        think: Think = "optional",
-        ignore_case: bool = False,
-        strip: bool = True,
-    ) -> None:
-        self._match = match
-        self._where = TextAnswer(source, fallbacks, think)
-        self._flags = re.IGNORECASE if ignore_case else 0
-        self._strip = strip
+    match: Literal["full", "search"] = "full"
+    ignore_case: bool = False
+    strip: bool = True
 
     def parse_reference(self, raw: object) -> str:
         if not isinstance(raw, str) or not raw:
             raise ValueError(f"The gold answer is {raw!r}, expected a regular expression.")
         try:
-            re.compile(raw, self._flags)
+            self._compiled(raw)
         except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"The gold answer {raw!r} is not a regular expression: {error}.") from error
         return raw
 
     def verify(self, response: str, reference: str) -> Verdict:
-        answer, method, reason = answer_text(response, self._where)
+        answer, method, reason = answer_text(response, self)
         if answer is None:
             return no_answer(reason)
-        if self._strip:
+        if self.strip:
             answer = answer.strip()
-        pattern = re.compile(reference, self._flags)
-        found = pattern.fullmatch(answer) if self._match == "full" else pattern.search(answer)
+        pattern = self._compiled(reference)
+        found = pattern.fullmatch(answer) if self.match == "full" else pattern.search(answer)
         if found is None:
             return wrong(extracted=answer[:500], detail="the pattern does not match", method=method)
         return correct(extracted=found.group()[:500], detail="the pattern matches", method=method)
+
+    def _compiled(self, pattern: str) -> re.Pattern[str]:
+        return re.compile(pattern, re.IGNORECASE if self.ignore_case else 0)

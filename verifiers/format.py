@@ -2,7 +2,7 @@
 length, whose penalty grows before the limit and is never part of the score."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from verifiers.extract import last_box
@@ -12,6 +12,7 @@ from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, correct, no_answer,
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,30}")
 
 
+@dataclass(frozen=True, kw_only=True)
 class FormatVerifier:
     """CORRECT when the response is exactly the wanted blocks, each once, in order, with nothing around them.
 
@@ -19,23 +20,17 @@ class FormatVerifier:
 
     takes_any_gold = True
 
-    def __init__(
-        self,
-        *,
-        tags: tuple[str, ...] = ("think",),
-        opened_by_prompt: bool = True,
-        require_box: bool = True,
-        min_think_characters: Annotated[float, Bounds(0)] = 0,
-    ) -> None:
-        self._tags = tags
-        for tag in self._tags:
+    tags: tuple[str, ...] = ("think",)
+    opened_by_prompt: bool = True
+    require_box: bool = True
+    min_think_characters: Annotated[float, Bounds(0)] = 0
+
+    def __post_init__(self) -> None:
+        for tag in self.tags:
             if not _TAG.fullmatch(tag):
                 raise ValueError(
                     f"Option 'tags' of verifier 'format' holds {tag!r}, expected a name such as 'think'."
                 )
-        self._opened_by_prompt = opened_by_prompt
-        self._require_box = require_box
-        self._least = min_think_characters
 
     def parse_reference(self, raw: object) -> None:
         return None
@@ -44,11 +39,12 @@ class FormatVerifier:
         problem, rest, first = self._blocks(response)
         if problem:
             return wrong(detail=problem)
-        if len(first.strip()) < self._least:
+        num = len(first.strip())
+        if num < self.min_think_characters:
             return wrong(
-                detail=f"the first block holds {len(first.strip())} characters, expected {self._least:g}"
+                detail=f"the first block holds {num} characters, expected {self.min_think_characters:g}"
             )
-        if not self._require_box:
+        if not self.require_box:
             return correct(detail="well formed")
         box = last_box(rest)
         if box is None or not box.strip():
@@ -63,14 +59,14 @@ class FormatVerifier:
     def _blocks(self, response: str) -> tuple[str, str, str]:
         """(problem or "", what follows the last block, the content of the first block)."""
         rest, first = response, ""
-        for position, tag in enumerate(self._tags):
+        for position, tag in enumerate(self.tags):
             opening, closing = f"<{tag}>", f"</{tag}>"
             if response.count(closing) != 1:
                 return f"{closing} stands {response.count(closing)} times, expected once", "", ""
             if response.count(opening) > 1:
                 return f"{opening} stands {response.count(opening)} times, expected once", "", ""
             start = rest.find(opening)
-            if start < 0 and not (position == 0 and self._opened_by_prompt and response.count(opening) == 0):
+            if start < 0 and not (position == 0 and self.opened_by_prompt and response.count(opening) == 0):
                 return f"{opening} is missing or out of order", "", ""
             end = rest.find(closing)
             if end < start or end < 0:
@@ -96,6 +92,7 @@ def soft_overlong(length: int, *, max_length: int, buffer: int) -> float:
     return -over / buffer if over > 0 else 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
 class LengthVerifier:
     """CORRECT when the response is not too long; shaping is the soft overlong penalty. Ignores the gold.
 
@@ -103,35 +100,29 @@ class LengthVerifier:
 
     takes_any_gold = True
 
-    def __init__(
-        self,
-        *,
-        max_length: Annotated[int, Bounds(1)],
-        buffer: Annotated[int, Bounds(0)] = 0,
-        unit: Literal["characters", "words"] = "characters",
-        factor: Annotated[float, Bounds(0, MAX_SHAPING)] = 1.0,
-    ) -> None:
-        if buffer > max_length:
+    max_length: Annotated[int, Bounds(1)]
+    buffer: Annotated[int, Bounds(0)] = 0
+    unit: Literal["characters", "words"] = "characters"
+    factor: Annotated[float, Bounds(0, MAX_SHAPING)] = 1.0
+
+    def __post_init__(self) -> None:
+        if self.buffer > self.max_length:
             raise ValueError(
-                f"Option 'buffer' of verifier 'length' is {buffer}, expected at most max_length "
-                f"({max_length})."
+                f"Option 'buffer' of verifier 'length' is {self.buffer}, expected at most max_length "
+                f"({self.max_length})."
             )
-        self._max = max_length
-        self._buffer = buffer
-        self._unit = unit
-        self._factor = factor
 
     def parse_reference(self, raw: object) -> None:
         return None
 
     def verify(self, response: str, reference: None) -> Verdict:
-        length = len(response) if self._unit == "characters" else len(response.split())
-        shaping = self._factor * soft_overlong(length, max_length=self._max, buffer=self._buffer)
-        fits = length <= self._max
+        length = len(response) if self.unit == "characters" else len(response.split())
+        shaping = self.factor * soft_overlong(length, max_length=self.max_length, buffer=self.buffer)
+        fits = length <= self.max_length
         verdict = Verdict(
             Outcome.CORRECT if fits else Outcome.WRONG,
             1.0 if fits else 0.0,
-            detail=f"{length} {self._unit}, at most {self._max}",
+            detail=f"{length} {self.unit}, at most {self.max_length}",
         )
         return replace(verdict, shaping=shaping)
 

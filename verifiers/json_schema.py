@@ -29,6 +29,7 @@ class JsonReference:
     value: Any
 
 
+@dataclass(frozen=True, kw_only=True)
 class JsonSchemaVerifier:
     """The gold is a JSON schema, or {"schema": ..., "value": ...} where the answer must also equal the value.
 
@@ -36,16 +37,9 @@ class JsonSchemaVerifier:
     are not JSON. `multipleOf` is exact for the numbers as written, `$` in a pattern is the end of the
     text. `format` is not checked."""
 
-    def __init__(
-        self,
-        *,
-        fenced: Literal["optional", "required", "never"] = "optional",
-        think: Think = "optional",
-        strict_numbers: bool = False,
-    ) -> None:
-        self._fenced = fenced
-        self._think = think
-        self._strict_numbers = strict_numbers
+    fenced: Literal["optional", "required", "never"] = "optional"
+    think: Think = "optional"
+    strict_numbers: bool = False
 
     def parse_reference(self, raw: object) -> JsonReference:
         if isinstance(raw, str):
@@ -69,10 +63,11 @@ class JsonSchemaVerifier:
         return JsonReference(_with_ends(schema), has_value, value)
 
     def verify(self, response: str, reference: JsonReference) -> Verdict:
-        text, reason = final_part(response, think=self._think)
+        text, reason = final_part(response, think=self.think)
         if text is None:
             return no_answer(reason)
-        answer = self._answer(text)
+        blocks = _FENCED.findall(text) if self.fenced != "never" else []
+        answer = str(blocks[-1] if blocks else "" if self.fenced == "required" else text).strip()
         if not answer:
             return no_answer("no JSON in the response")
         if len(answer) > _MAX_CHARACTERS:
@@ -91,12 +86,6 @@ class JsonSchemaVerifier:
             return wrong(extracted=shown, detail="valid, but not the wanted value")
         return correct(extracted=shown, detail="valid")
 
-    def _answer(self, text: str) -> str:
-        blocks = _FENCED.findall(text) if self._fenced != "never" else []
-        if blocks:
-            return str(blocks[-1]).strip()
-        return "" if self._fenced == "required" else text.strip()
-
     def _same(self, gold: Any, value: Any) -> bool:
         """Equality of JSON: true is not 1; 1 and 1.0 are equal unless `strict_numbers`."""
         if isinstance(gold, dict) and isinstance(value, dict):
@@ -105,7 +94,7 @@ class JsonSchemaVerifier:
             return len(gold) == len(value) and all(map(self._same, gold, value))
         if isinstance(gold, bool) or isinstance(value, bool):
             return gold is value
-        if self._strict_numbers and type(gold) is not type(value):
+        if self.strict_numbers and type(gold) is not type(value):
             return False
         return bool(gold == value) and not (isinstance(value, float) and math.isnan(value))
 

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Annotated
 
 from verifiers.exact import Source, TextAnswer, answer_text, response_of
-from verifiers.extract import Fallback, Think
+from verifiers.extract import Fallback
 from verifiers.math.answer import read_answer
 from verifiers.math.arithmetic import real_fraction
 from verifiers.math.nodes import Degrees, Node, Relation
@@ -28,26 +28,18 @@ class NumericReference:
     unit: Unit | None
 
 
-class NumericVerifier:
+@dataclass(frozen=True, kw_only=True)
+class NumericVerifier(TextAnswer):
     r"""The number in the box (or a fallback, or the whole text), within an absolute or a relative tolerance.
 
     Correct when |answer - gold| <= max(absolute_tolerance, relative_tolerance *
     |gold|), in exact arithmetic. A chain of equal sides must hold, which 43 = 42 does not. An operation left
     undone (17 \cdot 2 + 8) counts only where the gold has one of its kind, as for `math`."""
 
-    def __init__(
-        self,
-        *,
-        absolute_tolerance: Annotated[float, Bounds(0)] = 0.0,
-        relative_tolerance: Annotated[float, Bounds(0, 1)] = 1e-6,
-        source: Source = "boxed",
-        fallbacks: tuple[Fallback, ...] = ("final_answer", "hashes"),
-        think: Think = "optional",
-    ) -> None:
-        # Through repr: the decimal that the recipe says (0.1), not the binary fraction next to it.
-        self._absolute = Fraction(repr(absolute_tolerance))
-        self._relative = Fraction(repr(relative_tolerance))
-        self._where = TextAnswer(source, fallbacks, think)
+    absolute_tolerance: Annotated[float, Bounds(0)] = 0.0
+    relative_tolerance: Annotated[float, Bounds(0, 1)] = 1e-6
+    source: Source = "boxed"
+    fallbacks: tuple[Fallback, ...] = ("final_answer", "hashes")
 
     def parse_reference(self, raw: object) -> NumericReference:
         if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):
@@ -58,7 +50,7 @@ class NumericVerifier:
         return number
 
     def verify(self, response: str, reference: NumericReference) -> Verdict:
-        answer, method, reason = answer_text(response, self._where)
+        answer, method, reason = answer_text(response, self)
         if answer is None:
             return no_answer(reason)
         shown = answer.strip()[:500]
@@ -71,7 +63,9 @@ class NumericVerifier:
             return wrong(extracted=shown, detail="the unit is of another quantity", method=method)
         wanted = _value(in_degrees(reference.value, reference.unit, given.value))
         error = abs(_value(in_degrees(given.value, given.unit, reference.value)) * ratio - wanted)
-        if error <= max(self._absolute, self._relative * abs(wanted)):
+        # Through repr: the decimal that the recipe says (0.1), not the binary fraction next to it.
+        absolute, relative = Fraction(repr(self.absolute_tolerance)), Fraction(repr(self.relative_tolerance))
+        if error <= max(absolute, relative * abs(wanted)):
             return correct(extracted=shown, detail="within the tolerance", method=method)
         return wrong(extracted=shown, detail=f"off by {float(error):.3g}", method=method)
 
@@ -79,7 +73,7 @@ class NumericVerifier:
         return None
 
     def response_with(self, answer: str) -> str:
-        return response_of(answer, self._where)
+        return response_of(answer, self)
 
 
 def _read(text: str, gold: NumericReference | None = None) -> tuple[NumericReference | None, str]:

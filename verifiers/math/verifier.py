@@ -6,7 +6,7 @@ Verdicts depend on the gold and the extracted answer only."""
 
 import re
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
@@ -74,6 +74,7 @@ class MathReference:
         return "\x00".join((self.choice or "", *(answer.text for answer in self.answers)))
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
 class MathVerifier:
     r"""Grades the last \boxed{} (or a configured fallback) of a response against a gold answer.
 
@@ -84,19 +85,11 @@ class MathVerifier:
     \gcd(32, 48)) only where the gold has one of its kind, see `verifiers.math.operations`; "any" counts
     every answer of the same value."""
 
-    def __init__(
-        self,
-        *,
-        fallbacks: tuple[Fallback, ...] = (),
-        think: Think = "optional",
-        operations: Literal["as_gold", "any"] = "as_gold",
-        letters: Letters = "auto",
-    ) -> None:
-        self._fallbacks = fallbacks
-        self._think = think
-        self._any_operation = operations == "any"
-        self._letters: Letters = letters
-        self._cache: dict[Hashable, Verdict] = {}
+    fallbacks: tuple[Fallback, ...] = ()
+    think: Think = "optional"
+    operations: Literal["as_gold", "any"] = "as_gold"
+    letters: Letters = "auto"
+    _cache: dict[Hashable, Verdict] = field(default_factory=dict, init=False, repr=False)
 
     def parse_reference(self, raw: object) -> MathReference:
         """The gold answer read as mathematics; a list means that each of its items is acceptable."""
@@ -119,7 +112,7 @@ class MathVerifier:
         text = str(gold)
         if "####" in text:
             text = text.rpartition("####")[2]
-        answer = read_answer(text, letters=self._letters, is_gold=True)
+        answer = read_answer(text, letters=self.letters, is_gold=True)
         if not answer.text:
             raise ValueError(f"The gold answer is {gold!r}, expected an answer: it is empty.")
         if not answer.readings and (labelled := split_label(answer.text)) is not None:
@@ -167,10 +160,10 @@ class MathVerifier:
         return None if extraction.answer is None else (reference.key, extraction)
 
     def response_with(self, answer: str) -> str:
-        return f"{'</think>' if self._think == 'required' else ''}\\boxed{{{answer}}}"
+        return f"{'</think>' if self.think == 'required' else ''}\\boxed{{{answer}}}"
 
     def _extract(self, response: str) -> Extraction:
-        return extract_answer(response, fallbacks=self._fallbacks, think=self._think)
+        return extract_answer(response, fallbacks=self.fallbacks, think=self.think)
 
     @staticmethod
     def _settle(extraction: Extraction, reference: MathReference) -> _Finding | None:
@@ -209,7 +202,7 @@ class MathVerifier:
             return False
 
         def same(wanted: Answer, part: Answer) -> bool:
-            return _match(wanted, part, any_operation=self._any_operation) == ""
+            return _match(wanted, part, any_operation=self.operations == "any") == ""
 
         return all(map(same, items, given)) or (_have_one_name(given) and pair_off(items, given, same))
 
@@ -236,10 +229,10 @@ class MathVerifier:
         return True, "the same choice"
 
     def _compare_value(self, text: str, reference: MathReference) -> _Finding:
-        response = read_answer(text, letters=self._letters)
+        response = read_answer(text, letters=self.letters)
         undone: str | None = None
         for gold in reference.answers:
-            found = _match(gold, response, any_operation=self._any_operation)
+            found = _match(gold, response, any_operation=self.operations == "any")
             if found == "":
                 return True, "equal to the gold"
             undone = undone or found
@@ -297,7 +290,11 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
     but leaves that operation undone."""
     if gold.is_chemical and (formula := formula_of(response.text)) is not None:
         return "" if formula == formula_of(gold.text) else None
-    if gold.words and gold.words == response.words and _is_words(gold):
+    if (
+        gold.words
+        and gold.words == response.words
+        and all(isinstance(reading, Text) for reading in gold.readings)
+    ):
         return ""
     if gold.letters is not None and unstyled(response.text) == gold.text:
         return ""
@@ -330,18 +327,8 @@ def _is_clock(*units: Unit | None) -> bool:
 
 def _are_times(*sides: Node) -> bool:
     """Whether both may be times of day: 5:30 pm is not 5/30, 5:00 pm is 5."""
-    return all(
-        isinstance(side, Ratio) or (isinstance(side, Number) and not any(map(_has_minutes, sides)))
-        for side in sides
-    )
-
-
-def _has_minutes(side: Node) -> bool:
-    return isinstance(side, Ratio) and not is_full_hour(side)
-
-
-def _is_words(gold: Answer) -> bool:
-    return all(isinstance(reading, Text) for reading in gold.readings) or not gold.readings
+    has_minutes = any(isinstance(side, Ratio) and not is_full_hour(side) for side in sides)
+    return all(isinstance(side, Ratio) or (isinstance(side, Number) and not has_minutes) for side in sides)
 
 
 def _shown(reference: MathReference) -> str:
