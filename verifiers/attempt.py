@@ -29,7 +29,7 @@ from verifiers.registry import build_verifier, check_options
 from verifiers.storable import fault_of, storable_verdict
 from verifiers.task import Task, takes_task, with_task, with_tasks
 from verifiers.template import Ended, Worker
-from verifiers.verdict import Outcome, Verdict, fault, over_limit, too_deep
+from verifiers.verdict import Outcome, Verdict, fault, from_fields, over_limit, too_deep
 from verifiers.verifier import (
     AsyncVerifier,
     CacheableVerifier,
@@ -38,7 +38,7 @@ from verifiers.verifier import (
     PreparedVerifier,
     Verifier,
 )
-from verifiers.worker import KEY, READY, VERIFY, VERIFY_GROUP
+from verifiers.worker import READY
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class VerifierWorker(Worker):
         """The reply to a packed message. Raises as `exchange`."""
         header, (found,) = await self.exchange(request)
         fields, limit = header["verdict"], header["limit"]
-        verdict = None if fields is None else Verdict(**{**fields, "outcome": Outcome(fields["outcome"])})
+        verdict = None if fields is None else from_fields(fields)
         return Reply(verdict, None if limit is None else Limit(limit), found)
 
 
@@ -169,17 +169,6 @@ def _late(job: Job, *, seconds: float, cpu_seconds: float) -> Judgement:
     return Judgement(replace(fault(detail), seconds=seconds))
 
 
-async def verdict_of(worker: VerifierWorker, job: Job) -> Judgement:
-    """The worker's own. Raises OSError or IncompleteReadError when it died."""
-    worker.num_served += 1
-    return judged(await worker.ask(job.request(VERIFY_GROUP if job.is_group else VERIFY)))
-
-
-async def key_of(worker: VerifierWorker, job: Job) -> Reply:
-    """`found`: the digest of what `cache_key` returned. Raises as `verdict_of`."""
-    return await worker.ask(job.request(KEY))
-
-
 def judged(reply: Reply) -> Judgement:
     """The judgement in a reply with a verdict."""
     assert reply.verdict is not None
@@ -201,11 +190,7 @@ def death(ended: Ended | None, worker: VerifierWorker, limits: Limits) -> Judgem
         return Judgement(over_limit(detail), limit=Limit.MEMORY)
     if not ended.frames:
         return Judgement(fault(f"the worker was ended by {name}, which the pool had not sent"))
-    return Judgement(_crashed(name, ended.frames))
-
-
-def _crashed(name: str, frames: str) -> Verdict:
-    return replace(fault(f"the worker crashed: {name}"), trace=frames)
+    return Judgement(replace(fault(f"the worker crashed: {name}"), trace=ended.frames))
 
 
 class Loaded:
@@ -252,10 +237,6 @@ class Loaded:
     def preparation(self, reference: Any) -> Hashable | None:
         """The preparation that a built-in verifier needs."""
         return None if self._prepared is None else self._prepared.preparation(reference)
-
-    def key_part(self, response: str, reference: Any, task: Task) -> bytes | None:
-        """`part_of`, of a built-in verifier."""
-        return self.part_of(response, reference, task) if self.is_built_in else None
 
     def part_of(self, response: str, reference: Any, task: Task) -> bytes | None:
         """The digest of what decides of the response; None: it is not to be cached."""

@@ -111,6 +111,16 @@ _NUMBERED = re.compile(r"\b(?:step|part|case|problem|question|exercise|example|a
 _COMPOUND = re.compile(r"[-+=<>,±]|\\(?:pm|mp|text|mathrm)")
 
 
+def end_of_group(text: str, start: int, limit: int, *, depth: int = 1) -> int | None:
+    """Behind the brace that closes the `depth` groups that are open at `start`; 0: the next group. None when
+    it stands at no place before `limit`."""
+    for brace in _BRACE.finditer(text, start, limit):
+        depth += (brace.group() == "{") - (brace.group() == "}")
+        if depth < 1 and brace.group() in "{}":
+            return brace.end()
+    return None
+
+
 def is_denied(text: str, start: int, stop: int) -> bool:
     """Whether the words around the box at text[start:stop] say that it is not the answer."""
     near = text[max(0, start - _AROUND) : start]
@@ -130,7 +140,8 @@ def is_denied(text: str, start: int, stop: int) -> bool:
 
 def is_hidden(text: str, start: int) -> bool:
     """Whether the box at text[start:] is in a comment, crossed out or invisible."""
-    return _is_in_comment(text, start) or _is_invisible(text, start)
+    line = text[max(text.rfind("\n", 0, start) + 1, start - _MAX_STRETCH) : start]
+    return ("%" in line and _COMMENT.match(line) is not None) or _is_invisible(text, start)
 
 
 def ends_a_sentence(text: str, start: int, stop: int) -> bool:
@@ -143,22 +154,12 @@ def ends_a_sentence(text: str, start: int, stop: int) -> bool:
     return not before or before.endswith(_PLAIN_BEFORE)
 
 
-def _is_in_comment(text: str, start: int) -> bool:
-    line = text[max(text.rfind("\n", 0, start) + 1, start - _MAX_STRETCH) : start]
-    return "%" in line and _COMMENT.match(line) is not None
-
-
 def _is_invisible(text: str, start: int) -> bool:
     """Whether one of the stretches that begin in the characters before holds the box, or they are more than
     any answer needs."""
     first = max(0, start - _MAX_STRETCH)
     before = text[first:start]
-    if "{" not in before and "<" not in before and "~" not in before and "\\iff" not in before:
-        return False
-    for mark in _INVISIBLE_MARKS:
-        if mark in before:
-            break
-    else:
+    if not any(mark in before for mark in _INVISIBLE_MARKS):
         return False
     at = first
     for number, found in enumerate(_INVISIBLE.finditer(text, first, start)):
@@ -182,12 +183,8 @@ def _end_of(text: str, opening: re.Match[str]) -> int | None:
         return at + len(closing) if at >= 0 else None
     # A change of color holds to the end of the group that it stands in.
     is_switch = mark.startswith(r"\color")
-    depth = 0
-    for brace in _BRACE.finditer(text, opening.end(), opening.end() + 2 * _MAX_STRETCH):
-        depth += (brace.group() == "{") - (brace.group() == "}")
-        if depth < (0 if is_switch else 1) and brace.group() in "{}":
-            return brace.start() if is_switch else brace.end()
-    return len(text) if is_switch else None
+    end = end_of_group(text, opening.end(), opening.end() + 2 * _MAX_STRETCH, depth=int(is_switch))
+    return end if end is not None or not is_switch else len(text)
 
 
 def boxed_in_context(text: str, start: int, stop: int, content: str) -> str | None:
@@ -207,7 +204,10 @@ def boxed_in_context(text: str, start: int, stop: int, content: str) -> str | No
     near, after = _without_emphasis(near, after)
     before = _OPENING.sub("", near)
     is_blank = "=" in _FORMULA_END.split(after, maxsplit=1)[0]
-    if not is_blank and _is_operand(before, after):
+    # Whether the formula uses the box: an operator or a strict bound next to it.
+    if not is_blank and (
+        _OPERATOR_BEFORE.search(before) or _BOUND_BEFORE.search(before) or _OPERATOR_AFTER.match(after)
+    ):
         return None
     if _NEGATIVE_BEFORE.search(before):
         return content if content.lstrip().startswith("-") else f"-{_grouped(content)}"
@@ -216,12 +216,6 @@ def boxed_in_context(text: str, start: int, stop: int, content: str) -> str | No
     if before[-1:] not in ("-", "−", "+"):
         return content
     return _signed(before, near[len(before) :], content, is_blank=is_blank)
-
-
-def _is_operand(before: str, after: str) -> bool:
-    """Whether the formula uses the box: an operator or a strict bound next to it."""
-    used = _OPERATOR_BEFORE.search(before) or _BOUND_BEFORE.search(before) or _OPERATOR_AFTER.match(after)
-    return used is not None
 
 
 def _is_one_of_several(near: str, after: str, content: str) -> bool:

@@ -1,12 +1,14 @@
 """Countdown: an equation that makes a target out of given numbers, each used exactly once.
 
-The answer in <answer>...</answer> is read by a tokenizer and parser of its own and computed in exact
-fractions. Nothing of a response is evaluated as code, and no power, no decimal and no glued digits can stand
-in for a number that is not there.
+The answer in <answer>...</answer> is read by a tokenizer of its own, which knows whole numbers and six signs,
+and computed in exact fractions. Nothing of a response is evaluated as code, and no power, no decimal and no
+glued digits can stand in for a number that is not there.
 """
 
+import ast
+import operator
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
@@ -18,6 +20,14 @@ from verifiers.verdict import Outcome, Verdict, correct, no_answer
 MAX_NUMBERS = 16
 MAX_CHARACTERS = 300
 """Length of an equation: more than MAX_NUMBERS numbers need, but safe for a recursive parser."""
+_OPERATIONS: dict[type, Callable[..., Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
+}
 _TOKENS = re.compile(r"[ \t\n]*(?:(0|[1-9][0-9]{0,17})(?![0-9])|([-+*/()]))")
 
 
@@ -28,17 +38,15 @@ class CountdownReference:
     """Sorted."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class CountdownVerifier:
     """The last <answer> holds +, -, *, / and parentheses over the gold's numbers, and equals its target.
 
     The gold is {"target": 24, "numbers": [1, 2, 3, 4]}."""
 
-    def __init__(
-        self, *, think: Think = "optional", format_reward: Annotated[float, Bounds(0, 1)] = 0.0
-    ) -> None:
-        """`format_reward`: shaping of a wrong answer that stands in its tags (TinyZero: 0.1)."""
-        self._think = think
-        self._format_reward = format_reward
+    think: Think = "optional"
+    format_reward: Annotated[float, Bounds(0, 1)] = 0.0
+    """Shaping of a wrong answer that stands in its tags (TinyZero: 0.1)."""
 
     def parse_reference(self, raw: object) -> CountdownReference:
         wanted = 'an object such as {"target": 24, "numbers": [1, 2, 3, 4]}'
@@ -53,12 +61,15 @@ class CountdownVerifier:
         return CountdownReference(target, tuple(sorted(numbers)))
 
     def verify(self, response: str, reference: CountdownReference) -> Verdict:
-        text, reason = final_part(response, think=self._think)
+        text, reason = final_part(response, think=self.think)
         if text is None:
             return no_answer(reason)
-        answer = _tagged(text)
-        if answer is None:
+        # The last one, character for character; none where it never closes.
+        start = text.rfind("<answer>")
+        end = text.find("</answer>", start)
+        if start < 0 or end < 0:
             return no_answer("no <answer>...</answer> with an equation")
+        answer = text[start + len("<answer>") : end]
         shown = answer[:MAX_CHARACTERS]
         try:
             problem = _problem(answer, reference)
@@ -70,20 +81,13 @@ class CountdownVerifier:
                 0.0,
                 extracted=shown,
                 detail=problem,
-                shaping=self._format_reward,
+                shaping=self.format_reward,
                 method="answer_tag",
             )
         return correct(extracted=shown, detail="equals the target", method="answer_tag")
 
     def verify_fast(self, response: str, reference: CountdownReference) -> Verdict | None:
         return self.verify(response, reference) if len(response) < 20_000 else None
-
-
-def _tagged(text: str) -> str | None:
-    """Content of the last <answer>, character for character; None where it never closes."""
-    start = text.rfind("<answer>")
-    end = text.find("</answer>", start)
-    return None if start < 0 or end < 0 else text[start + len("<answer>") : end]
 
 
 class NotAnEquation(ValueError):
@@ -97,7 +101,7 @@ def read_numbers(expression: str) -> list[int]:
 
 def evaluate(expression: str) -> Fraction:
     """The exact value of an expression. Raises NotAnEquation."""
-    return _Parser(_tokens(expression)).value()
+    return _value(_tokens(expression))
 
 
 def _problem(answer: str, reference: CountdownReference) -> str:
@@ -107,7 +111,7 @@ def _problem(answer: str, reference: CountdownReference) -> str:
     # Before anything is computed: a response chooses how large its numbers are.
     if tuple(used) != reference.numbers:
         return f"uses the numbers {used}, expected each of {list(reference.numbers)} once"
-    value = _Parser(tokens).value()
+    value = _value(tokens)
     return "" if value == reference.target else f"equals {value}, expected {reference.target}"
 
 
@@ -127,53 +131,23 @@ def _tokens(text: str) -> list[int | str]:
     return tokens
 
 
-class _Parser:
-    """sum: product ((+|-) product)*; product: factor ((*|/) factor)*; factor: (+|-)* (number | (sum))."""
+def _value(tokens: list[int | str]) -> Fraction:
+    """The exact value of an expression. Raises NotAnEquation."""
+    try:
+        # With spaces, so that neither two signs nor two numbers become another one.
+        return _computed(ast.parse(" ".join(map(str, tokens)), mode="eval").body)
+    except ZeroDivisionError:
+        raise NotAnEquation("divides by zero") from None
+    except SyntaxError as error:
+        raise NotAnEquation(f"is no expression: {error.msg}") from None
 
-    def __init__(self, tokens: list[int | str]) -> None:
-        self._tokens = tokens
-        self._next = 0
 
-    def value(self) -> Fraction:
-        value = self._sum()
-        if self._next < len(self._tokens):
-            raise NotAnEquation(f"has {self._tokens[self._next]!r} where an operation was expected")
-        return value
-
-    def _take(self, *signs: str) -> str:
-        """The next token if it is one of `signs`, else ""."""
-        if self._next < len(self._tokens) and self._tokens[self._next] in signs:
-            self._next += 1
-            return str(self._tokens[self._next - 1])
-        return ""
-
-    def _sum(self) -> Fraction:
-        value = self._product()
-        while sign := self._take("+", "-"):
-            other = self._product()
-            value = value + other if sign == "+" else value - other
-        return value
-
-    def _product(self) -> Fraction:
-        value = self._factor()
-        while sign := self._take("*", "/"):
-            other = self._factor()
-            if sign == "/" and other == 0:
-                raise NotAnEquation("divides by zero")
-            value = value * other if sign == "*" else value / other
-        return value
-
-    def _factor(self) -> Fraction:
-        is_negative = False
-        while sign := self._take("+", "-"):
-            is_negative ^= sign == "-"
-        if self._take("("):
-            value = self._sum()
-            if not self._take(")"):
-                raise NotAnEquation("has an open parenthesis")
-        elif self._next < len(self._tokens) and isinstance(token := self._tokens[self._next], int):
-            value = Fraction(token)
-            self._next += 1
-        else:
-            raise NotAnEquation("lacks a number")
-        return -value if is_negative else value
+def _computed(node: ast.expr) -> Fraction:
+    match node:
+        case ast.Constant(int(number)):
+            return Fraction(number)
+        case ast.UnaryOp(sign, operand) if type(sign) in _OPERATIONS:
+            return _OPERATIONS[type(sign)](_computed(operand))
+        case ast.BinOp(left, sign, right) if type(sign) in _OPERATIONS:
+            return _OPERATIONS[type(sign)](_computed(left), _computed(right))
+    raise NotAnEquation("lacks a number or a sign between two numbers")

@@ -208,10 +208,10 @@ def _last_boxes(text: str) -> list[str | None] | None:
             if len(found) == 1 and _is_sentence(text, start, stop, found[0]):
                 found = [(start, stop, boxed_in_context(text, *found[0]) or found[0][2])]
                 continue
-            inner = "".join(
-                text[a:b] if keep is None else keep for a, b, keep in _unwrapped(start, stop, found)
-            )
-            found = [(start, stop, content_of(inner))]
+            outer, at = "", start
+            for inner_start, inner_stop, kept in found:
+                outer, at = outer + text[at:inner_start] + kept, inner_stop
+            found = [(start, stop, content_of(outer + text[at:stop]))]
             continue
         if found:
             between = text[stop : found[0][0]]
@@ -226,18 +226,6 @@ def _last_boxes(text: str) -> list[str | None] | None:
 def _is_sentence(text: str, start: int, stop: int, inner: tuple[int, int, str]) -> bool:
     """Whether the words of the outer box are a sentence about the inner one: \text{The answer is } ..."""
     return _SENTENCE.search(text[start : inner[0]] + " " + text[inner[1] : stop]) is not None
-
-
-def _unwrapped(start: int, stop: int, inner: list[tuple[int, int, str]]) -> list[tuple[int, int, str | None]]:
-    """The stretches of text[start:stop], with each inner box replaced by its content."""
-    pieces: list[tuple[int, int, str | None]] = []
-    at = start
-    for inner_start, inner_stop, content in inner:
-        pieces.append((at, inner_start, None))
-        pieces.append((0, 0, content))
-        at = inner_stop
-    pieces.append((at, stop, None))
-    return pieces
 
 
 def _final_answer(text: str) -> str | None:

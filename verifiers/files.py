@@ -4,8 +4,9 @@ in order, summing up."""
 import asyncio
 import json
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -100,10 +101,17 @@ async def grade_rows(
     num_workers: int,
 ) -> AsyncIterator[tuple[ResponseRow, Verdict, bool]]:
     """(row, verdict, whether the gold was unreadable), in the order of the rows, several at a time."""
-    parsed = _Golds(lambda gold: pool.parse_reference(verifier_name, options, gold, folder=folder))
+
+    # Rows of one task repeat its gold.
+    @lru_cache(maxsize=10_000)
+    def parsed(gold: str) -> tuple[Any, str | None]:
+        try:
+            return pool.parse_reference(verifier_name, options, json.loads(gold), folder=folder), None
+        except ValueError as error:
+            return None, str(error)
 
     async def grade(row: ResponseRow) -> tuple[ResponseRow, Verdict, bool]:
-        reference, problem = parsed.get(row.gold)
+        reference, problem = parsed(json.dumps(row.gold))
         if problem is not None:
             return row, fault(f"bad gold: {problem}"), True
         verdict = await pool.verify(
@@ -122,25 +130,6 @@ async def grade_rows(
     finally:
         for task in waiting:
             task.cancel()
-
-
-class _Golds:
-    """Each distinct gold parsed once: rows of one task repeat it."""
-
-    def __init__(self, parse: Callable[[Any], Any]) -> None:
-        self._parse = parse
-        self._known: dict[str, tuple[Any, str | None]] = {}
-
-    def get(self, gold: Any) -> tuple[Any, str | None]:
-        key = json.dumps(gold, sort_keys=True)
-        if key not in self._known:
-            if len(self._known) > 10_000:
-                self._known.clear()
-            try:
-                self._known[key] = (self._parse(gold), None)
-            except ValueError as error:
-                self._known[key] = (None, str(error))
-        return self._known[key]
 
 
 def verdict_fields(verdict: Verdict) -> dict[str, Any]:

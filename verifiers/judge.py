@@ -8,15 +8,15 @@ computes: `verify_async` runs in the caller's event loop.
 
 import asyncio
 import re
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, Unpack
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from typing import Annotated, Any, Literal, Unpack
 
 from verifiers import strict_json
 from verifiers.golds import json_gold
 from verifiers.judge_template import NOTE, TEMPLATES, JudgeTemplate
 from verifiers.plugins import Bounds
-from verifiers.servers import ChatModel, ChatOptions
+from verifiers.servers import ChatModel, ChatOptions, answered
 from verifiers.storable import storable
 from verifiers.task import Task
 from verifiers.verdict import Outcome, Verdict, as_number, wrong
@@ -31,68 +31,47 @@ _MAX_LINE_CHARACTERS = 200
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```\s*\Z", re.DOTALL)
 
 
-class Answer(Protocol):
-    """Reads replies. Built by `answer_of`."""
-
-    def read(self, reply: str) -> tuple[str, float]:
-        """The judge's own word, and the score in [0, 1]. Raises ValueError for a reply without a verdict."""
-        ...
+Reader = Callable[[str], tuple[str, float]]
+"""Gives the judge's own word in a reply, and the score in [0, 1]. Raises ValueError for a reply without a
+verdict."""
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    low: float
-    high: float
-
-    def share(self, value: object) -> float:
-        """`value` as a share of the scale. Raises ValueError outside of it."""
-        number = as_number(value, "the judge's score", self.low, self.high)
-        return (number - self.low) / (self.high - self.low)
+def read_letter(scores: Mapping[str, float], reply: str) -> tuple[str, float]:
+    """A `Reader` of one of the letters in `scores`."""
+    found = _LETTER.fullmatch(last_line(reply))
+    if found is None or found[1] not in scores:
+        raise ValueError(f"the last line of the judge's reply is none of {', '.join(scores)}")
+    return found[1], scores[found[1]]
 
 
-@dataclass(frozen=True, slots=True)
-class LetterAnswer:
-    scores: Mapping[str, float]
-    """Score of each letter."""
-
-    def read(self, reply: str) -> tuple[str, float]:
-        found = _LETTER.fullmatch(last_line(reply))
-        if found is None or found[1] not in self.scores:
-            raise ValueError(f"the last line of the judge's reply is none of {', '.join(self.scores)}")
-        return found[1], self.scores[found[1]]
+def read_number(low: float, high: float, reply: str) -> tuple[str, float]:
+    """A `Reader` of a number on this scale."""
+    found = _NUMBER.fullmatch(last_line(reply))
+    if found is None:
+        raise ValueError("the last line of the judge's reply is no number")
+    if found[2] is not None and float(found[2]) != high:
+        raise ValueError(f"the judge's score is of {found[2]}, expected one of {high:g}")
+    return found[1], _share(float(found[1]), low, high)
 
 
-@dataclass(frozen=True, slots=True)
-class NumberAnswer:
-    scale: Scale
-
-    def read(self, reply: str) -> tuple[str, float]:
-        found = _NUMBER.fullmatch(last_line(reply))
-        if found is None:
-            raise ValueError("the last line of the judge's reply is no number")
-        if found[2] is not None and float(found[2]) != self.scale.high:
-            raise ValueError(f"the judge's score is of {found[2]}, expected one of {self.scale.high:g}")
-        return found[1], self.scale.share(float(found[1]))
-
-
-@dataclass(frozen=True, slots=True)
-class JsonAnswer:
-    key: str
-    scale: Scale
-
-    def read(self, reply: str) -> tuple[str, float]:
-        text = _conclusion(reply).strip()
-        fenced = _FENCE.search(text)
-        found = strict_json.loads(text if fenced is None else fenced[1])
-        if not isinstance(found, dict) or self.key not in found:
-            raise ValueError(f"the judge's reply is no JSON object with {self.key!r}")
-        value = found[self.key]
-        if isinstance(value, bool):
-            return str(value).lower(), float(value)
-        return repr(value)[:100], self.scale.share(value)
+def read_json(key: str, low: float, high: float, reply: str) -> tuple[str, float]:
+    """A `Reader` of an object with a number on this scale, or a truth value."""
+    text = _conclusion(reply).strip()
+    fenced = _FENCE.search(text)
+    found = strict_json.loads(text if fenced is None else fenced[1])
+    if not isinstance(found, dict) or key not in found:
+        raise ValueError(f"the judge's reply is no JSON object with {key!r}")
+    value = found[key]
+    if isinstance(value, bool):
+        return str(value).lower(), float(value)
+    return repr(value)[:100], _share(value, low, high)
 
 
-def answer_of(kind: Kind, *, letters: Mapping[str, object], key: str, scale: tuple[float, ...]) -> Answer:
+def _share(value: object, low: float, high: float) -> float:
+    return (as_number(value, "the judge's score", low, high) - low) / (high - low)
+
+
+def reader_of(kind: Kind, *, letters: Mapping[str, object], key: str, scale: tuple[float, ...]) -> Reader:
     """Raises ValueError for options that make no sense together."""
     if kind == "letter":
         scores = {
@@ -103,10 +82,10 @@ def answer_of(kind: Kind, *, letters: Mapping[str, object], key: str, scale: tup
                 f"Option 'letters' is {dict(letters)!r}, expected capital letters, two at least, and their "
                 f"scores in [0, 1]."
             )
-        return LetterAnswer(scores)
+        return partial(read_letter, scores)
     if len(scale) != 2 or not scale[0] < scale[1]:
         raise ValueError(f"Option 'scale' is {list(scale)!r}, expected the worst and the best score.")
-    return NumberAnswer(Scale(*scale)) if kind == "number" else JsonAnswer(key, Scale(*scale))
+    return partial(read_number, *scale) if kind == "number" else partial(read_json, key, *scale)
 
 
 def _conclusion(reply: str) -> str:
@@ -147,7 +126,7 @@ class JudgeVerifier:
     ) -> None:
         self._model = ChatModel(url, model, **chat)
         self.counters = self._model.counters
-        self._answer = answer_of(
+        self._read = reader_of(
             answer, letters={"A": 1.0, "B": 0.0} if letters is None else letters, key=key, scale=scale
         )
         constants = {"low": f"{scale[0]:g}", "high": f"{scale[-1]:g}", "key": key}
@@ -192,11 +171,11 @@ class JudgeVerifier:
         if len(response) > self._max_characters:
             return wrong(detail=f"the response has more than {self._max_characters} characters")
         text = self._template.render(response, reference, task or Task())
-        return await self._model.verdict(NOTE, text, self._verdict, in_turn=in_turn)
+        return await answered(self._model.ask(NOTE, text, self._verdict, in_turn=in_turn))
 
     def _verdict(self, text: str) -> Verdict:
         """Raises ValueError for a reply without a verdict."""
-        said, score = self._answer.read(text)
+        said, score = self._read(text)
         return Verdict(
             Outcome.CORRECT if score >= self._threshold else Outcome.WRONG,
             score,

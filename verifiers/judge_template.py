@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import StrictUndefined
+from jinja2 import StrictUndefined, Template
 from jinja2.exceptions import TemplateError
 from jinja2.meta import find_undeclared_variables
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -30,10 +30,8 @@ _SPECIAL = re.compile(
 )
 _ESCAPED = {"<": "&lt;", "[": "&#91;"}
 
-_ASKED = (
-    "{{ question }}\n\n{% if reference %}The reference, which is right:\n{{ reference }}\n\n{% endif %}"
-    "{{ response }}\n\n"
-)
+ASKED = "{{ question }}\n\n{% if reference %}The reference, which is right:\n{{ reference }}\n\n{% endif %}"
+_ASKED = f"{ASKED}{{{{ response }}}}\n\n"
 TEMPLATES = {
     "letter": f"{_ASKED}Is the response right? Explain in a few words. Then write a last line: Verdict: A if "
     "it is right, Verdict: B if it is not.",
@@ -50,6 +48,15 @@ def escaped(text: str) -> str:
     return _MARKUP.sub(lambda found: _ESCAPED[found.group()], storable(text, limit=len(text)))
 
 
+def read_template(source: str) -> Template:
+    """The option `template`. Raises ValueError for what is no jinja."""
+    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
+    try:
+        return environment.from_string(source)
+    except TemplateError as error:
+        raise ValueError(f"Option 'template' cannot be read as jinja: {error}") from error
+
+
 class JudgeTemplate:
     def __init__(
         self,
@@ -60,12 +67,8 @@ class JudgeTemplate:
     ) -> None:
         """`shown`: variables of which one must be written each. `constants`: further variables, with their
         values. Raises ValueError for what is no jinja, names other variables, or does not write those."""
-        environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
-        try:
-            self._used = find_undeclared_variables(environment.parse(source))
-            self._template = environment.from_string(source)
-        except TemplateError as error:
-            raise ValueError(f"Option 'template' cannot be read as jinja: {error}") from error
+        self._template = read_template(source)
+        self._used = find_undeclared_variables(self._template.environment.parse(source))
         self._constants = constants or {}
         if unknown := sorted(self._used - {*variables, *self._constants}):
             raise ValueError(f"Option 'template' uses {', '.join(unknown)}, expected {', '.join(variables)}.")

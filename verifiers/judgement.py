@@ -34,11 +34,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
 
 from verifiers.storable import storable_verdict
 from verifiers.task import GROUP_METHODS
-from verifiers.verdict import Outcome, Verdict, fault
+from verifiers.verdict import Outcome, Verdict, as_fields, fault, from_fields
 
 
 class Limit(StrEnum):
@@ -119,13 +118,11 @@ def checked_verdicts(found: object, num_responses: int) -> list[Verdict]:
 
 def as_json(verdicts: Sequence[Verdict]) -> bytes:
     """Storable verdicts, for `from_json`: a worker runs code that must not choose what is unpickled."""
-    names = Verdict.__dataclass_fields__
-    return json.dumps([{name: getattr(verdict, name) for name in names} for verdict in verdicts]).encode()
+    return json.dumps([as_fields(verdict) for verdict in verdicts]).encode()
 
 
 def from_json(packed: bytes) -> list[Verdict]:
-    found: list[dict[str, Any]] = json.loads(packed)
-    return [Verdict(**{**fields, "outcome": Outcome(fields["outcome"])}) for fields in found]
+    return [from_fields(fields) for fields in json.loads(packed)]
 
 
 def of_worker(judged: Judgement, num_responses: int) -> GroupJudgement:

@@ -14,6 +14,8 @@ from verifiers.verdict import Outcome, Verdict
 Graded = tuple[Verdict, str]
 """(verdict, response text) of one trajectory."""
 
+WINDOW = 10
+"""Steps."""
 _SPACE = re.compile(r"\s+")
 _USUAL_METHODS = frozenset({"", "boxed", "final_part", "response"})
 
@@ -48,32 +50,26 @@ def most_common_answer_share(verdicts: Iterable[Verdict]) -> float:
     return max(given.values()) / len(answers) if given else 0.0
 
 
-def reward_jump(rewards: Sequence[float], *, window: int = 10) -> float:
-    """How far the mean of the last `window` steps stands above the mean of the `window` before, in units of
-    the earlier steps' standard deviation (at least 0.01). 0.0 while there are fewer than 2 * window steps."""
-    if window < 2:
-        raise ValueError(f"window is {window}, expected at least 2 steps.")
-    if len(rewards) < 2 * window:
+def reward_jump(rewards: Sequence[float]) -> float:
+    """How far the mean of the last WINDOW steps stands above the mean of the WINDOW before, in units of
+    the earlier steps' standard deviation (at least 0.01). 0.0 while there are fewer than 2 * WINDOW steps."""
+    if len(rewards) < 2 * WINDOW:
         return 0.0
-    before, after = rewards[-2 * window : -window], rewards[-window:]
+    before, after = rewards[-2 * WINDOW : -WINDOW], rewards[-WINDOW:]
     return (statistics.fmean(after) - statistics.fmean(before)) / max(statistics.pstdev(before), 0.01)
 
 
-def reward_without_heldout(
-    rewards: Sequence[float], heldout: Sequence[tuple[int, float]], *, window: int = 10
-) -> float:
-    """How many points more the training reward rose over the last `window` steps than the held-out score did.
+def reward_without_heldout(rewards: Sequence[float], heldout: Sequence[tuple[int, float]]) -> float:
+    """How many points more the training reward rose over the last WINDOW steps than the held-out score did.
 
     `rewards`: mean raw correctness per step; `heldout`: (step, accuracy) in order. Above about 0.1, look at
-    the responses. 0.0 with fewer than 2 * window steps, or without two held-out scores that span it."""
-    if window < 2:
-        raise ValueError(f"window is {window}, expected at least 2 steps.")
-    if len(rewards) < 2 * window:
+    the responses. 0.0 with fewer than 2 * WINDOW steps, or without two held-out scores that span it."""
+    if len(rewards) < 2 * WINDOW:
         return 0.0
-    start = len(rewards) - window
+    start = len(rewards) - WINDOW
     earlier = [score for step, score in heldout if step <= start]
     later = [score for step, score in heldout if step > start]
     if not earlier or not later:
         return 0.0
-    rise = statistics.fmean(rewards[-window:]) - statistics.fmean(rewards[-2 * window : -window])
+    rise = statistics.fmean(rewards[-WINDOW:]) - statistics.fmean(rewards[-2 * WINDOW : -WINDOW])
     return rise - (later[-1] - earlier[-1])

@@ -6,6 +6,7 @@ packages included. Yours is built in a thread, asked in workers, and awaited in 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,28 +37,18 @@ def parsed(verifier: Verifier, reference: Any) -> Any:
 
 async def in_thread(work: Callable[[], T]) -> T:
     """Runs `work` in a thread; returns or raises as it does. A hung thread keeps no process alive."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
+    done: Future[T] = Future()
+    # From now on a caller that is canceled cannot cancel it.
+    done.set_running_or_notify_cancel()
 
     def run() -> None:
-        result, failure = None, None
         try:
-            result = work()
+            done.set_result(work())
         except BaseException as error:  # handed to the caller, whatever it is
-            failure = error
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(settle, result, failure)
+            done.set_exception(error)
 
     threading.Thread(target=run, name="verifier", daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(done)
 
 
 class OwnLoop:

@@ -3,14 +3,13 @@
 import re
 from collections.abc import Iterator
 
-from verifiers.box_context import boxed_in_context, is_denied, is_hidden
+from verifiers.box_context import boxed_in_context, end_of_group, is_denied, is_hidden
 
 MAX_ANSWER_CHARACTERS = 4000
 """A longer box is no answer a person would read; it also bounds all later work."""
 MAX_BOX_CHARACTERS = 4 * MAX_ANSWER_CHARACTERS
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])\s*")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _SINGLE_TOKEN = re.compile(r"\d|[A-Za-z]|\\(?!boxed|fbox)[A-Za-z]+")
 
 
@@ -25,16 +24,10 @@ def box_at(text: str, start: int) -> tuple[int, str] | None:
     if text[at] != "{":
         single = _SINGLE_TOKEN.match(text, at)
         return (single.end(), single.group()) if single else None
-    depth = 0
     limit = at + MAX_BOX_CHARACTERS
-    for brace in _BRACE.finditer(text, at, limit):
-        symbol = brace.group()
-        if symbol == "{":
-            depth += 1
-        elif symbol == "}":
-            depth -= 1
-            if depth == 0:
-                return brace.end(), text[at + 1 : brace.start()]
+    end = end_of_group(text, at + 1, limit)
+    if end is not None:
+        return end, text[at + 1 : end - 1]
     # A box that reaches past the limit is an answer too long to read, not a reason to look for
     # an earlier one.
     return (limit, text[at + 1 : limit]) if limit < len(text) else None

@@ -28,11 +28,9 @@ from verifiers.attempt import (
     begun,
     death,
     judged,
-    key_of,
     key_of_options,
     load,
     ready,
-    verdict_of,
     waited,
     waited_group,
     within_limits,
@@ -47,6 +45,7 @@ from verifiers.task import Task
 from verifiers.template import Template, WorkerDied
 from verifiers.verdict import Outcome, Verdict, fault, wrong
 from verifiers.verifier import ClosableVerifier, MeteredVerifier
+from verifiers.worker import KEY, VERIFY, VERIFY_GROUP
 
 log = logging.getLogger(__name__)
 
@@ -273,7 +272,8 @@ class VerifierPool:
         started = time.perf_counter()
         try:
             verdict = None if loaded.fast is None else loaded.fast(response, reference, task)
-            part = None if verdict is not None else loaded.key_part(response, reference, task)
+            is_asked = verdict is None and loaded.is_built_in
+            part = loaded.part_of(response, reference, task) if is_asked else None
         except RecursionError:
             # Of the response's making: a worker, which says WRONG to that, has the word.
             verdict, part = None, None
@@ -378,7 +378,8 @@ class VerifierPool:
                 worker = None
             # Prepared once: a verifier may name something else each time that it is asked.
             for is_prepared in (False, True):
-                if worker is not None and not self._suits(worker, job):
+                is_worn = worker is not None and worker.num_served >= self._recycle_after
+                if worker is not None and (is_worn or worker.num_prepared < job.num_prepared):
                     await self._template.end(worker)
                     worker = None
                 if worker is None:
@@ -405,9 +406,6 @@ class VerifierPool:
         finally:
             self._idle.put_nowait(worker)
 
-    def _suits(self, worker: VerifierWorker, job: Job) -> bool:
-        return worker.num_served < self._recycle_after and worker.num_prepared >= job.num_prepared
-
     async def _ask(self, worker: VerifierWorker, job: Job, *, is_prepared: bool) -> Judgement | bytes:
         """One verification by one worker, which is ended when it is late; or what is to be prepared first."""
         started = time.perf_counter()
@@ -431,13 +429,14 @@ class VerifierPool:
     async def _answer(self, worker: VerifierWorker, job: Job) -> Judgement:
         if job.has_key:
             started = time.perf_counter()
-            reply = await key_of(worker, job)
+            reply = await worker.ask(job.request(KEY))
             if reply.verdict is not None:
                 return judged(reply)
             job.key = job.make_key(reply.found or None)
             if (known := self._known(job.key, started)) is not None:
                 return known
-        judgement = await verdict_of(worker, job)
+        worker.num_served += 1
+        judgement = judged(await worker.ask(job.request(VERIFY_GROUP if job.is_group else VERIFY)))
         self._keep(job.key, judgement)
         return judgement
 

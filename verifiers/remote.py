@@ -14,10 +14,10 @@ from typing import Annotated, Any
 from verifiers import strict_json
 from verifiers.golds import json_gold
 from verifiers.plugins import Bounds
-from verifiers.servers import Poster, Unanswered
+from verifiers.servers import Poster, answered
 from verifiers.storable import storable
 from verifiers.task import Task
-from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault
+from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number
 
 _KEYS = ("outcome", "score", "extracted", "detail", "shaping", "turn_rewards", "spans", "scores")
 _MAX_AT_ONCE = 64
@@ -55,20 +55,13 @@ class RemoteVerifier:
 
     def verify(self, response: str, reference: object, task: Task | None = None) -> Verdict:
         """The verdict; blocks. Not inside an event loop: use verify_async."""
-        try:
-            return asyncio.run(
-                self._server.ask(self._body(response, reference, task), self._headers, read_verdict)
-            )
-        except Unanswered as error:
-            return fault(str(error))
+        body = self._body(response, reference, task)
+        return asyncio.run(answered(self._server.ask(body, self._headers, read_verdict)))
 
     async def verify_async(self, response: str, reference: object, task: Task | None = None) -> Verdict:
         """The verdict, awaited."""
-        try:
-            body = self._body(response, reference, task)
-            return await self._server.ask_in_turn(body, self._headers, read_verdict)
-        except Unanswered as error:
-            return fault(str(error))
+        body = self._body(response, reference, task)
+        return await answered(self._server.ask_in_turn(body, self._headers, read_verdict))
 
     def _body(self, response: str, reference: object, task: Task | None) -> bytes:
         sent = {"response": response, "reference": reference}

@@ -11,14 +11,12 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import Annotated, Any, Literal, Unpack
 
-from jinja2 import StrictUndefined
 from jinja2.exceptions import TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from verifiers import strict_json
-from verifiers.judge_template import without_special_tokens
+from verifiers.judge_template import read_template, without_special_tokens
 from verifiers.plugins import Bounds
-from verifiers.servers import ModelServer, ServerOptions, with_path
+from verifiers.servers import ModelServer, ServerOptions, answered, with_path
 from verifiers.task import Message, Task
 from verifiers.verdict import Outcome, Verdict, as_number, wrong
 
@@ -61,11 +59,7 @@ class RewardModelVerifier:
                 f"Option 'template' is {template!r}, expected {', '.join(TEMPLATES)}, or jinja over "
                 f"messages, or over question and response."
             )
-        environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, keep_trailing_newline=True)
-        try:
-            self._template = environment.from_string(TEMPLATES.get(template, template))
-        except TemplateError as error:
-            raise ValueError(f"Option 'template' cannot be read as jinja: {error}") from error
+        self._template = read_template(TEMPLATES.get(template, template))
         probe = "response-of-a-row"
         if probe not in self._render(probe, Task()):
             raise ValueError("Option 'template' never writes the response: every one would be judged alike.")
@@ -109,7 +103,7 @@ class RewardModelVerifier:
             return wrong(detail="the response is empty, and so is the text for the reward model")
         sent = {"text": text}
         body = json.dumps({**sent, "model": self._model} if self._model else sent).encode("ascii")
-        return await self._server.verdict(body, self._verdict, in_turn=in_turn)
+        return await answered(self._server.ask(body, self._verdict, in_turn=in_turn))
 
     def _render(self, response: str, task: Task) -> str:
         """Raises ValueError where the template fails."""

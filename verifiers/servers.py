@@ -42,6 +42,14 @@ class Unanswered(Exception):
     """The server gave no answer that can be read; the message says why."""
 
 
+async def answered(work: Awaitable[Verdict]) -> Verdict:
+    """The verdict that a server gives; a FAULT without one."""
+    try:
+        return await work
+    except (Unanswered, VerifierUnavailable) as error:
+        return fault(str(error))
+
+
 class _Refused(Exception):
     """A reply that another attempt would not change."""
 
@@ -229,15 +237,9 @@ class ModelServer:
         """Raises VerifierUnavailable where the key is not in the environment."""
         key_headers(self._key_variable)
 
-    async def verdict(self, body: bytes, read: Callable[[bytes], Verdict], *, in_turn: bool) -> Verdict:
-        """The verdict that `read` finds in the reply; a FAULT without one. `in_turn`: see ask_in_turn."""
-        try:
-            return await self.ask(body, read, in_turn=in_turn)
-        except (Unanswered, VerifierUnavailable) as error:
-            return fault(str(error))
-
     async def ask(self, body: bytes, read: Callable[[bytes], T], *, in_turn: bool) -> T:
-        """The reply as `read` gives it. Raises Unanswered and VerifierUnavailable."""
+        """The reply as `read` gives it. `in_turn`: see ask_in_turn. Raises Unanswered and
+        VerifierUnavailable."""
         ask = self._poster.ask_in_turn if in_turn else self._poster.ask
         began = time.perf_counter()
         try:
@@ -264,20 +266,12 @@ class ChatModel:
         # A server may know a setting by another name only: null leaves it out.
         self._body = {name: value for name, value in sampling.items() if value is not None}
 
-    async def verdict(
-        self, note: str, question: str, read: Callable[[str], Verdict], *, in_turn: bool
-    ) -> Verdict:
-        """The verdict that `read` finds in the reply to `question`; a FAULT without one. `note` is the system
-        message; `read` raises ValueError for a reply without a verdict."""
-        return await self.server.verdict(self._request(note, question), self._reader(read), in_turn=in_turn)
-
-    async def ask(self, note: str, question: str, read: Callable[[str], T]) -> T:
-        """The same for any result, in turn. Raises Unanswered and VerifierUnavailable."""
-        return await self.server.ask(self._request(note, question), self._reader(read), in_turn=True)
-
-    def _request(self, note: str, question: str) -> bytes:
+    async def ask(self, note: str, question: str, read: Callable[[str], T], *, in_turn: bool = True) -> T:
+        """What `read` finds in the reply to `question`; it raises ValueError for a reply without it. `note`
+        is the system message. Raises Unanswered and VerifierUnavailable."""
         messages = [{"role": "system", "content": note}, {"role": "user", "content": question}]
-        return json.dumps({**self._body, "messages": messages, "stream": False}).encode("ascii")
+        body = json.dumps({**self._body, "messages": messages, "stream": False}).encode("ascii")
+        return await self.server.ask(body, self._reader(read), in_turn=in_turn)
 
     def _reader(self, read: Callable[[str], T]) -> Callable[[bytes], T]:
         """Reads a body. Raises ValueError for what is no completion, and Unanswered for a completion without

@@ -42,7 +42,7 @@ class Task:
 
     def question(self) -> str:
         """The text of the prompt's last user message, else the prompt."""
-        asked = (message.get("content") for message in reversed(self.messages) if _is_of_user(message))
+        asked = (each.get("content") for each in reversed(self.messages) if each.get("role") == "user")
         return next((text for text in asked if isinstance(text, str)), self.prompt)
 
     def conversation(self) -> list[Message]:
@@ -62,10 +62,6 @@ class Task:
             "turns": list(self.turns),
             "observations": [list(answer) for answer in self.observations],
         }
-
-
-def _is_of_user(message: Message) -> bool:
-    return message.get("role") == "user"
 
 
 def takes_task(verifier: object) -> bool:

@@ -236,15 +236,12 @@ class Template(Generic[W]):
                 # Another call may have replaced it meanwhile.
                 if self._control is broken:
                     await self._give_up()
-                    await self._start_again()
+                    try:
+                        await self.start()
+                    except RuntimeError as error:
+                        # The next call tries once more.
+                        raise WorkerDied(str(error)) from error
             return await ask()
-
-    async def _start_again(self) -> None:
-        try:
-            await self.start()
-        except RuntimeError as error:
-            # The next call tries once more.
-            raise WorkerDied(str(error)) from error
 
     async def _fork(self) -> W:
         ours, theirs = socket.socketpair()

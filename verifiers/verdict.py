@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
+from typing import Any
 
 MAX_SHAPING = 1e6
 """Rewards are float32 further on, and their groups are squared."""
@@ -82,6 +83,15 @@ class Verdict:
     def has_credits(self) -> bool:
         """Whether parts of the response have rewards of their own."""
         return bool(self.spans or self.turn_rewards)
+
+
+def as_fields(verdict: Verdict) -> dict[str, Any]:
+    """A storable verdict as JSON, for `from_fields`."""
+    return {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
+
+
+def from_fields(fields: Mapping[str, Any]) -> Verdict:
+    return Verdict(**{**fields, "outcome": Outcome(fields["outcome"])})
 
 
 def as_turn_rewards(value: object) -> tuple[float, ...]:

@@ -53,14 +53,6 @@ def _checked_part(raw: object, folder: Path | None) -> dict[str, Any]:
     return {**part, "options": check_options(part["name"], part.get("options") or {}, folder=folder)}
 
 
-def _refuse_group_wise(part: Part) -> None:
-    if is_group_wise(part.verifier) and not judges_alone(part.verifier):
-        raise ValueError(
-            f"The part {part.name!r} of verifier 'weighted' judges whole groups, and can be no part: name it "
-            f"alone."
-        )
-
-
 class WeightedVerifier:
     """Sums parts: {"name", "options", "weight" (1), "shaping" (false), "required" (false), "field" (null)}.
 
@@ -77,7 +69,11 @@ class WeightedVerifier:
             raise ValueError(f"Option 'parts' of verifier 'weighted' is {parts!r}, expected a list of parts.")
         self._parts = [_part(folder=folder, **part) for part in parts]
         for part in self._parts:
-            _refuse_group_wise(part)
+            if is_group_wise(part.verifier) and not judges_alone(part.verifier):
+                raise ValueError(
+                    f"The part {part.name!r} of verifier 'weighted' judges whole groups, and can be no part: "
+                    f"name it alone."
+                )
         self._total = weighted_sum((1.0, part.weight) for part in self._parts if not part.shaping)
         if self._total <= 0:
             raise ValueError(

@@ -7,6 +7,7 @@ import functools
 import pickle
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from verifiers.own import is_built_in, parsed
 from verifiers.registry import build_verifier
 from verifiers.storable import fault_of, storable_verdict
 from verifiers.task import Task, with_task, with_tasks
-from verifiers.verdict import Verdict, correct, fault, over_limit, too_deep
+from verifiers.verdict import Verdict, as_fields, correct, fault, over_limit, too_deep
 from verifiers.verifier import (
     CacheableVerifier,
     FastVerifier,
@@ -77,10 +78,6 @@ def _serve(connection: socket.socket, worker: "_Worker") -> None:
         fork_server.collect_garbage()
 
 
-def _fields(verdict: Verdict) -> dict[str, Any]:
-    return {name: getattr(verdict, name) for name in Verdict.__dataclass_fields__}
-
-
 class _Worker:
     """State of a worker between two requests."""
 
@@ -116,9 +113,9 @@ class _Worker:
         except (Exception, SystemExit) as error:
             verdict, limit = self._failed(error, has_response=step != READY)
         if step in (VERIFY, VERIFY_GROUP) or verdict is not None:
-            verdict = _timed(storable_verdict(verdict), time.perf_counter() - started)
+            verdict = replace(storable_verdict(verdict), seconds=time.perf_counter() - started)
         return frames.pack(
-            {"verdict": None if verdict is None else _fields(verdict), "limit": limit}, [found]
+            {"verdict": None if verdict is None else as_fields(verdict), "limit": limit}, [found]
         )
 
     def _failed(self, error: BaseException, *, has_response: bool) -> tuple[Verdict, Limit | None]:
@@ -178,10 +175,6 @@ class _Worker:
         if self._read is None or self._read[:2] != (specification, pickled):
             self._read = specification, pickled, parsed(verifier, pickle.loads(pickled))
         return verifier, self._read[2]
-
-
-def _timed(verdict: Verdict, seconds: float) -> Verdict:
-    return Verdict(**{**_fields(verdict), "seconds": seconds})
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ Importing this module imports sympy, which takes a third of a second: import it 
 everything cheap."""
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from fractions import Fraction
 from functools import reduce
 from typing import Any, TypeVar
@@ -95,12 +95,6 @@ def _guarded(ask: Callable[[], _T]) -> _T:
         raise Undecided(f"sympy raised {type(error).__name__}: {error}"[:200]) from error
 
 
-def _ends_of_series(root: Node) -> Iterator[Node]:
-    for item in walk(root):
-        if isinstance(item, nodes.Operation) and item.name in ("sum", "product"):
-            yield from item.parts
-
-
 # From sympy to our nodes
 
 
@@ -161,7 +155,9 @@ class _Builder:
         self._allow_operations = allow_operations
         # Ends and parameters of integrals and series are lengths and rates far more often than not.
         positive = any(isinstance(item, nodes.Operation) and item.bound for item in walk(root)) or None
-        whole = {name for part in _ends_of_series(root) for name in free_symbols(part)}
+        series = [item for item in walk(root) if isinstance(item, nodes.Operation)]
+        ends = [part for item in series if item.name in ("sum", "product") for part in item.parts]
+        whole = {name for part in ends for name in free_symbols(part)}
         self._symbols = {
             name: sympy.Symbol(
                 name, positive=positive, **({"integer": True} if name in whole else {"real": True})
@@ -173,7 +169,9 @@ class _Builder:
     def expression(self, node: Node) -> Expression:
         match node:
             case nodes.Number(value):
-                return self._number(value)
+                if value.numerator.bit_length() + value.denominator.bit_length() > MAX_BITS:
+                    raise Undecided("a number of too many digits")
+                return sympy.Rational(value.numerator, value.denominator)
             case nodes.Symbol(name):
                 return self._symbols[name]
             case nodes.Bound(height):
@@ -199,12 +197,6 @@ class _Builder:
             case nodes.Operation() if self._allow_operations:
                 return self._operation(node)
         raise Undecided(f"a {type(node).__name__}")
-
-    @staticmethod
-    def _number(value: Fraction) -> Expression:
-        if value.numerator.bit_length() + value.denominator.bit_length() > MAX_BITS:
-            raise Undecided("a number of too many digits")
-        return sympy.Rational(value.numerator, value.denominator)
 
     def _power(self, node: nodes.Power) -> Expression:
         base = self.expression(node.base)
@@ -302,10 +294,6 @@ def _determinant(matrix: Expression) -> Expression:
     return domain_matrix.domain.to_sympy(domain_matrix.det())
 
 
-def _integral(body: Expression, letter: Expression, low: Expression, high: Expression) -> Expression:
-    return _without_conditions(sympy.integrate(body, (letter, low, high), conds="none"))
-
-
 def _series(body: Expression, letter: Expression, low: Expression, high: Expression) -> Expression:
     _bounded_terms(body, letter, low, high)
     terms = sympy.Add.make_args(sympy.expand(body)) if high == sympy.oo else ()
@@ -359,7 +347,9 @@ def _without_conditions(value: Expression) -> Expression:
 
 
 _OPERATIONS: dict[str, Callable[..., Expression]] = {
-    "integral": _integral,
+    "integral": lambda body, letter, low, high: _without_conditions(
+        sympy.integrate(body, (letter, low, high), conds="none")
+    ),
     "sum": _series,
     "product": _product,
     "limit": _limit,

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from verifiers.box_context import end_of_group
 from verifiers.extract import last_box
 from verifiers.math.letters import (
     Letters,
@@ -83,19 +84,8 @@ def _unwrapped(text: str) -> str:
             and opening not in text[len(opening) : -len(closing)]
         ):
             text = text[len(opening) : -len(closing)]
-    return text[1:-1] if text.startswith("{") and text.endswith("}") and _closes_at_end(text) else text
-
-
-def _closes_at_end(text: str) -> bool:
-    depth = 0
-    for position, character in enumerate(text):
-        if character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return position == len(text) - 1
-    return False
+    is_group = text.startswith("{") and text.endswith("}") and end_of_group(text, 1, len(text)) == len(text)
+    return text[1:-1] if is_group else text
 
 
 def plain_number(text: str) -> Fraction | None:
@@ -155,16 +145,13 @@ def read_answer(raw: str, *, letters: Letters = "auto", is_gold: bool = False) -
     spaced = spaced_letters(text) if letters == "product" else None
     formulas, unit, problem = _formulas(spaced or text, () if spaced is None and is_prose(text) else (False,))
     if is_gold:
-        kind = _kind_of_gold(kind, letters, is_text=spoken is not None or not formulas)
+        if spoken is not None or not formulas or letters == "word":
+            kind = LettersAre.WORD
+        elif letters == "product":
+            kind = LettersAre.PRODUCT
     as_text = () if kind is LettersAre.PRODUCT and is_gold else (spoken or Text(words),)
     as_formula = () if kind is LettersAre.WORD and is_gold else formulas
     return Answer(text, None, words, (*as_text, *as_formula), unit if as_formula else None, problem, kind)
-
-
-def _kind_of_gold(found: LettersAre | None, letters: Letters, *, is_text: bool) -> LettersAre | None:
-    if is_text or letters == "word":
-        return LettersAre.WORD
-    return LettersAre.PRODUCT if letters == "product" else found
 
 
 def _spoken(words: str) -> Node | None:
@@ -267,6 +254,7 @@ _CURRENCIES = frozenset(r"$ euro pound yen rupee Rs USD EUR GBP gbp US\$ \$".spl
 _SEPARATORS = frozenset(r"\le \leq \ge \geq \lt \gt \approx \pm \lor \land".split())
 _OPENING_SIGNS = frozenset((r"\approx", r"\therefore", r"\Rightarrow", r"\implies", "=", r"\sim"))
 _UNIT_LETTERS = frozenset("mgshLNJKWVA")
+_SPELLINGS = {r"\cdot": "*", r"\$": "$", r"\circ": "°", r"\degree": "°", r"\Omega": "Ω"}
 _SIGNS_OF_WORDS = frozenset((r"\$", r"\pounds", r"\Omega", r"\in", "C", "F"))
 
 
@@ -366,17 +354,11 @@ def _split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None]:
         start += 1
     if start == 0 or start == len(tokens) or not _ends_value(tokens[start - 1]):
         return tokens, None
-    unit = parse_unit(" ".join(_spelled(token) for token in tokens[start:]))
+    unit = parse_unit(" ".join(_SPELLINGS.get(token.value, token.value) for token in tokens[start:]))
     if unit is not None and unit.powers == DEGREE:
         opening, *rest = map(Token, ["operator"] * 3 + ["command"], ["(", ")", "^", r"\circ"])
         return [opening, *tokens[:start], *rest], None
     return (tokens, None) if unit is None else (tokens[:start], unit)
-
-
-def _spelled(token: Token) -> str:
-    return {r"\cdot": "*", r"\$": "$", r"\circ": "°", r"\degree": "°", r"\Omega": "Ω"}.get(
-        token.value, token.value
-    )
 
 
 def _may_be_unit(tokens: list[Token], at: int) -> bool:

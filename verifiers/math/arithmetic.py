@@ -28,6 +28,7 @@ from verifiers.math.numbers import (
     power,
 )
 from verifiers.math.quadrature import integral
+from verifiers.math.trees import infinity_sign
 
 _BITS_PER_DIGIT = 3.3219
 _GUARD_BITS = 56
@@ -48,6 +49,13 @@ def exact_value(node: Node, values: Mapping[str, Fraction] = {}) -> Fraction:
     place = Place({name: fraction(value) for name, value in values.items()}, is_exact=True)
     value = value_at(compiled(node), place)
     return Fraction(int(value.p), int(value.q))
+
+
+def exact_or_none(node: Node) -> Fraction | None:
+    try:
+        return exact_value(node)
+    except (NotExact, NotNumber):
+        return None
 
 
 def numeric_value(node: Node, values: Mapping[str, Fraction] = {}, *, digits: int = 40) -> Value:
@@ -382,7 +390,7 @@ def _bound(node: nodes.Bound) -> Evaluate:
 def _operation(node: nodes.Operation) -> Evaluate:
     if node.name != "integral" or node.bound is None:
         return _without_value(node)
-    ends = [None if nodes.Constant("infinity") in _leaves(part) else compiled(part) for part in node.parts]
+    ends = [None if infinity_sign(part) else compiled(part) for part in node.parts]
     body, height = compiled(node.body), node.bound.height
 
     def evaluate(place: Place) -> Value:
@@ -394,11 +402,6 @@ def _operation(node: nodes.Operation) -> Evaluate:
         return integral(node, limits, lambda point: body(Place(place.values, {height: point})), ctx.prec)
 
     return evaluate
-
-
-def _leaves(part: Node) -> tuple[Node, ...]:
-    """The factors of an end: infinity, or minus infinity."""
-    return part.factors if isinstance(part, nodes.Product) else (part,)
 
 
 _COMPILERS: dict[type, Callable[[Any], Evaluate]] = {

@@ -4,6 +4,7 @@ The gold decides what kind of thing is asked for; a response of another kind is 
 written here. Nothing matches by default, so a response with more candidates than the gold, or in a shape
 not foreseen here, is wrong."""
 
+from verifiers.math.arithmetic import exact_or_none
 from verifiers.math.marks import as_matrix, as_vector, is_full_hour, same_based, same_ratio, same_with_marks
 from verifiers.math.names import is_name, named_terms, names_ratio
 from verifiers.math.nodes import (
@@ -35,7 +36,7 @@ from verifiers.math.relations import (
     value_for_name,
     value_of_chain,
 )
-from verifiers.math.scalars import exact_or_none, same_scalar
+from verifiers.math.scalars import same_scalar
 from verifiers.math.shorthand import expand, respelled, with_constant_of
 from verifiers.math.solutions import (
     are_of_many,
@@ -380,18 +381,12 @@ def _same_as_set(gold: Node, response: Node) -> bool:
         case SetBuilder(), SetBuilder():
             return _same(gold.element, response.element) and _same(gold.condition, response.condition)
         case SetOperation(), SetOperation():
-            return gold.operator == response.operator and _same_operands(gold, response)
+            orders = [(response.left, response.right), (response.right, response.left)]
+            return gold.operator == response.operator and any(
+                _same(gold.left, left) and _same(gold.right, right)
+                for left, right in orders[: 1 if gold.operator == "difference" else 2]
+            )
     return False
-
-
-def _same_operands(gold: SetOperation, response: SetOperation) -> bool:
-    if _same(gold.left, response.left) and _same(gold.right, response.right):
-        return True
-    return (
-        gold.operator != "difference"
-        and _same(gold.left, response.right)
-        and _same(gold.right, response.left)
-    )
 
 
 def _same_as_matrix(gold: Matrix, response: Node) -> bool:

@@ -14,7 +14,7 @@ from verifiers.math import nodes
 from verifiers.math.arithmetic import Undecided, exact_value, real_fraction
 from verifiers.math.nodes import Node
 from verifiers.math.numbers import NotExact, NotNumber
-from verifiers.math.trees import children, free_symbols, walk
+from verifiers.math.trees import children, constants, free_symbols, walk
 
 MAX_WORK = 1_500_000
 """Bits of all terms of all parts."""
@@ -143,12 +143,10 @@ class _Meter:
 
     def _matrix(self, rows: tuple[tuple[Node, ...], ...], ranges: Ranges) -> Bounds:
         entries = [self.bounds(entry, ranges) for row in rows for entry in row]
-        return Bounds(
-            max(entry.top for entry in entries),
-            max(entry.bottom for entry in entries),
-            max(entry.terms for entry in entries),
-            max(entry.degree for entry in entries),
+        widest = (
+            max(getattr(entry, name) for entry in entries) for name in ("top", "bottom", "terms", "degree")
         )
+        return Bounds(*widest)
 
     def _operation(self, node: nodes.Operation, ranges: Ranges) -> Bounds:
         if node.name == "derivative":
@@ -272,13 +270,9 @@ def _runs_below(body: Node, bound: Node | None) -> bool:
 
 def _num_terms(node: nodes.Operation, ends: list[Bounds], ranges: Ranges) -> float | None:
     """How many terms there are at most between numbers; None when an end is a letter or infinite."""
-    if any(_has_letters(part, ranges) or _is_infinite(part) for part in node.parts):
+    if any(_has_letters(part, ranges) or "infinity" in constants(part) for part in node.parts):
         return None
     return 1 + sum(_size(part, end) for part, end in zip(node.parts, ends, strict=True))
-
-
-def _is_infinite(node: Node) -> bool:
-    return any(isinstance(item, nodes.Constant) and item.name == "infinity" for item in walk(node))
 
 
 def _has_letters(node: Node, ranges: Ranges) -> bool:

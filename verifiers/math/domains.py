@@ -3,13 +3,11 @@ r"""Domains of letters: a real number, an integer, a complex number, a vector or
 The gold decides by what it does with its letters; a response only by the usual letter for it. Two expressions
 are equal when they are equal for all values in these domains."""
 
-from collections.abc import Iterator
 from enum import Enum, auto
 
-from verifiers.math.arithmetic import exact_value
+from verifiers.math.arithmetic import exact_or_none
 from verifiers.math.nodes import Constant, FunctionCall, Modulo, Node, Number, Power, Product, Sum, Symbol
-from verifiers.math.numbers import NotExact, NotNumber
-from verifiers.math.trees import MINUS_ONE, constants, free_symbols, walk
+from verifiers.math.trees import MINUS_ONE, constants, flat_factors, free_symbols, walk
 
 _INTEGER_FUNCTIONS = frozenset(("gcd", "lcm"))
 _NATURAL_FUNCTIONS = frozenset(("binomial", "factorial", "double_factorial"))
@@ -101,10 +99,8 @@ def _integers(side: Node) -> set[str]:
 
 def is_alternating(power: Power) -> bool:
     """Whether it is a negative number to a power with letters, (-1)^n."""
-    try:
-        return bool(free_symbols(power.exponent)) and exact_value(power.base) < 0
-    except (NotExact, NotNumber):
-        return False
+    base = exact_or_none(power.base) if free_symbols(power.exponent) else None
+    return base is not None and base < 0
 
 
 def complex_letters(side: Node) -> set[str]:
@@ -146,7 +142,7 @@ def _is_of_matrices(item: Node) -> bool:
 def _capitals(node: Node) -> tuple[str, ...]:
     """The capitals of a product of nothing else but signs and whole powers; empty for anything else."""
     found: list[str] = []
-    for factor in _factors(node):
+    for factor in flat_factors(node):
         match factor:
             case Symbol(name) | Power(Symbol(name), Number()) if name.partition("_")[0].isupper():
                 found.append(name)
@@ -155,14 +151,6 @@ def _capitals(node: Node) -> tuple[str, ...]:
             case _:
                 return ()
     return tuple(found)
-
-
-def _factors(node: Node) -> Iterator[Node]:
-    if isinstance(node, Product):
-        for factor in node.factors:
-            yield from _factors(factor)
-    else:
-        yield node
 
 
 def _is_conjugation(letters: tuple[str, ...]) -> bool:
@@ -176,7 +164,7 @@ def _is_conjugation(letters: tuple[str, ...]) -> bool:
 
 def _transposed(item: Node) -> set[str]:
     """The letters that come back after their transpose, x of x^T A x, which of numbers would be x^{T+1} A."""
-    factors = list(_factors(item))
+    factors = flat_factors(item)
     return {
         factor.base.name
         for at, factor in enumerate(factors)
@@ -187,7 +175,7 @@ def _transposed(item: Node) -> set[str]:
 
 def _is_inverse(item: Product) -> bool:
     """A^{-1}B, but no dimensions such as MLT^{-1}."""
-    powers = [factor.exponent for factor in _factors(item) if isinstance(factor, Power)]
+    powers = [factor.exponent for factor in flat_factors(item) if isinstance(factor, Power)]
     return bool(powers) and all(power == MINUS_ONE for power in powers) and _are_matrices(_capitals(item))
 
 

@@ -76,7 +76,7 @@ def run_is(run: str) -> LettersAre | None:
         return LettersAre.WORD
     if run.isupper():
         return LettersAre.GUESS if not _are_neighbours(run) else LettersAre.PRODUCT
-    is_clear = _are_neighbours(run) or _mixes_cases(run) or not _VOWEL.search(run)
+    is_clear = _are_neighbours(run) or not (run.islower() or run.istitle()) or not _VOWEL.search(run)
     return LettersAre.PRODUCT if is_clear and not run.istitle() else LettersAre.GUESS
 
 
@@ -111,10 +111,6 @@ def _is_short_word(run: str) -> bool:
 
 def _are_neighbours(run: str) -> bool:
     return all(ord(after) == ord(before) + 1 for before, after in zip(run, run[1:], strict=False))
-
-
-def _mixes_cases(run: str) -> bool:
-    return not run.islower() and not run.isupper() and not run.istitle()
 
 
 # Words of two and three letters that an answer may be. Left out: what is a product of letters at least as

@@ -3,6 +3,7 @@ it may be left out; vectors as a column or row, in brackets, by i, j, k; matrice
 
 from fractions import Fraction
 
+from verifiers.math.arithmetic import exact_or_none
 from verifiers.math.nodes import (
     Based,
     Bracket,
@@ -17,7 +18,8 @@ from verifiers.math.nodes import (
     Sum,
     Symbol,
 )
-from verifiers.math.scalars import exact_or_none, same_scalar
+from verifiers.math.scalars import same_scalar
+from verifiers.math.trees import flat_factors
 
 
 def same_based(gold: Node, response: Node) -> bool:
@@ -33,35 +35,24 @@ def same_based(gold: Node, response: Node) -> bool:
 def same_with_marks(gold: Node, response: Node) -> bool:
     """Percent and degree signs: equal as numbers, or the same number with the sign on one side only."""
     match gold, response:
-        case (Percent(), _) | (_, Percent()):
-            return _same_percent(gold, response)
-        case (Degrees(wanted), Degrees(given)):
+        case (Percent(wanted), Percent(given)):
             return same_scalar(wanted, given)
-        # 30 for 30°; but what is written with pi is in radians.
-        case (Degrees(wanted), _):
-            return same_scalar(wanted, response) if _is_rational(response) else same_scalar(gold, response)
-        case (_, Degrees(given)):
-            return same_scalar(gold, given if _is_rational(gold) else response)
-    return same_scalar(gold, response)
-
-
-def _is_rational(node: Node) -> bool:
-    return exact_or_none(node) is not None
-
-
-def _same_percent(gold: Node, response: Node) -> bool:
-    match gold, response:
-        case Percent(wanted), Percent(given):
-            return same_scalar(wanted, given)
-        case Percent(wanted), _:
+        case (Percent(wanted), _):
             # "50%" asked for a percentage: 50 is one.
             return same_scalar(gold, response) or same_scalar(wanted, response)
-        case _, Percent(given):
+        case (_, Percent(given)):
             # A gold of 50 may be a percentage. At most 1 it is more likely a fraction: 0.5 is not 0.5%.
             value = exact_or_none(gold)
             is_percentage = value is not None and abs(value) > 1
             return same_scalar(gold, response) or (is_percentage and same_scalar(gold, given))
-    return False
+        case (Degrees(wanted), Degrees(given)):
+            return same_scalar(wanted, given)
+        # 30 for 30°; but what is written with pi is in radians.
+        case (Degrees(wanted), _):
+            return same_scalar(gold if exact_or_none(response) is None else wanted, response)
+        case (_, Degrees(given)):
+            return same_scalar(gold, response if exact_or_none(gold) is None else given)
+    return same_scalar(gold, response)
 
 
 def same_ratio(gold: Ratio, response: Node, *, has_names: bool = False) -> bool:
@@ -131,21 +122,21 @@ def as_matrix(node: Node) -> Matrix | None:
         case Matrix():
             return node
         case Bracket("[", "]", items):
-            rows = tuple(item.items for item in items if isinstance(item, Bracket) and _is_row(item))
+            rows = tuple(
+                item.items
+                for item in items
+                if isinstance(item, Bracket) and item.opening + item.closing == "[]"
+            )
             same_length = len({len(row) for row in rows}) == 1
             return Matrix(rows) if len(rows) == len(items) and same_length else None
     return None
-
-
-def _is_row(node: Bracket) -> bool:
-    return (node.opening, node.closing) == ("[", "]")
 
 
 def _from_unit_vectors(node: Node) -> tuple[Node, ...] | None:
     terms = node.terms if isinstance(node, Sum) else (node,)
     components: dict[int, Node] = {}
     for term in terms:
-        factors = _flat_factors(term)
+        factors = flat_factors(term)
         axes = [factor for factor in factors if isinstance(factor, Symbol) and factor.name in _UNIT_VECTORS]
         if len(axes) != 1:
             return None
@@ -156,9 +147,3 @@ def _from_unit_vectors(node: Node) -> tuple[Node, ...] | None:
         components[axis] = Product(rest) if rest else Number(Fraction(1))
     size = 3 if 2 in components else 2
     return tuple(components.get(axis, Number(Fraction(0))) for axis in range(size))
-
-
-def _flat_factors(node: Node) -> tuple[Node, ...]:
-    if not isinstance(node, Product):
-        return (node,)
-    return tuple(factor for part in node.factors for factor in _flat_factors(part))

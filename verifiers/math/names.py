@@ -34,7 +34,8 @@ def named_terms(node: Node) -> tuple[Node, ...]:
             return ()
     terms = tuple(map(_length, items))
     distinct = len(set(terms)) == len(terms)
-    return terms if distinct and all(map(_is_quantity, terms)) else ()
+    are_quantities = all(is_name(term) and not isinstance(term, Bracket) for term in terms)
+    return terms if distinct and are_quantities else ()
 
 
 def names_ratio(node: Node, value: Node) -> bool:
@@ -65,10 +66,6 @@ def spelled(name: Node) -> str | None:
         case Symbol(letter):
             return _points(name) or letter
     return _points(name) or None
-
-
-def _is_quantity(node: Node) -> bool:
-    return is_name(node) and not isinstance(node, Bracket)
 
 
 def _length(node: Node) -> Node:

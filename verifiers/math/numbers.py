@@ -202,10 +202,6 @@ def _inverted(function: Function) -> Function:
 _LN = _analytic("log")
 
 
-def _logarithm(place: Place, argument: Value, base: Value = _TEN) -> Value:
-    return _ln(place, argument) / _ln(place, base)
-
-
 def _ln(place: Place, argument: Value) -> Value:
     if argument == 0:
         raise NotNumber("the logarithm of 0")
@@ -242,10 +238,6 @@ def _part(name: str) -> Function:
 
 
 # Counting
-
-
-def _factorial(place: Place, argument: Value) -> Value:
-    return _gamma(place, argument + 1)
 
 
 def _gamma(place: Place, argument: Value) -> Value:
@@ -332,10 +324,6 @@ def _of_matrix(name: str) -> Function:
     return value
 
 
-def _conjugate(place: Place, argument: Value) -> Value:
-    return argument.conjugate() if type(argument) is acb else argument
-
-
 _ANALYTIC = {
     **{name: name for name in "sin cos tan cot sec csc asin acos atan sinh cosh tanh coth sech csch".split()},
     **{name: name for name in "asinh acosh atanh exp erf erfc erfi digamma zeta ei si ci li".split()},
@@ -349,12 +337,12 @@ FUNCTIONS: dict[str, Function] = {
     "asec": _inverted(_FUNCTIONS["acos"]),
     "acsc": _inverted(_FUNCTIONS["asin"]),
     "ln": _ln,
-    "log": _logarithm,
+    "log": lambda place, argument, base=_TEN: _ln(place, argument) / _ln(place, base),
     "sqrt": lambda place, argument: power(place, argument, _HALF),
     "cbrt": lambda place, argument: _root(place, argument, fmpq(3)),
     "root": _root,
     "abs": _absolute,
-    "factorial": _factorial,
+    "factorial": lambda place, argument: _gamma(place, argument + 1),
     "double_factorial": _double_factorial,
     "binomial": _binomial,
     "floor": _rounded("floor"),
@@ -364,7 +352,7 @@ FUNCTIONS: dict[str, Function] = {
     "real": _part("real"),
     "imaginary": _part("imag"),
     "argument": lambda place, argument: acb(place.ball(argument)).arg(),
-    "conjugate": _conjugate,
+    "conjugate": lambda place, argument: argument.conjugate() if type(argument) is acb else argument,
     "sign": lambda place, argument: place.ball(place.real(argument)).sgn(),
     "dot": _dot,
     "cross": _cross,

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from fractions import Fraction
 
+from verifiers.math.arithmetic import exact_or_none
 from verifiers.math.domains import is_alternating
 from verifiers.math.names import is_name
 from verifiers.math.nodes import (
@@ -38,7 +39,6 @@ from verifiers.math.nodes import (
     Text,
 )
 from verifiers.math.relations import value_of_chain
-from verifiers.math.scalars import exact_or_none
 from verifiers.math.trees import MINUS_ONE, constants, free_symbols, walk
 
 ARITHMETIC = "arithmetic"
@@ -120,7 +120,11 @@ def operation_kinds(gold: Node) -> frozenset[str]:
 
 def _foreign(response: Node, allowed: frozenset[str], letters: frozenset[str]) -> str | None:
     if isinstance(response, Relation) and set(response.operators) == {"="}:
-        values = [side for side in response.sides if _may_be_value(side, letters)]
+        values = [
+            side
+            for side in response.sides
+            if not isinstance(side, Text) and not is_name(side) and free_symbols(side) <= letters
+        ]
         # A side with letters and one without are an equation, of which both sides are the answer.
         if len({bool(free_symbols(side)) for side in values}) == 1:
             found = [_foreign(side, allowed, letters) for side in values]
@@ -129,10 +133,6 @@ def _foreign(response: Node, allowed: frozenset[str], letters: frozenset[str]) -
         each = (_foreign(item, allowed, letters) for item in response.items)
         return next((kind for kind in each if kind is not None), None)
     return next((kind for kind in _kinds(response, letters) if kind not in allowed), None)
-
-
-def _may_be_value(side: Node, letters: frozenset[str]) -> bool:
-    return not isinstance(side, Text) and not is_name(side) and free_symbols(side) <= letters
 
 
 def _kinds(node: Node, letters: frozenset[str]) -> Iterator[str]:

@@ -631,9 +631,6 @@ class Parser(Cursor):
     def _round(self) -> Node:
         return self._bracket("(", (")", "]"))
 
-    def _square(self) -> Node:
-        return self._bracket("[", ("]", ")", "["))
-
     def _outward(self) -> Node:
         """]1, 2[: an open interval, in the French way."""
         node = self._bracket("]", ("[", "]"))
@@ -776,9 +773,6 @@ class Parser(Cursor):
     # Environments
 
     def _environment(self) -> Node:
-        return self._group(self._environment_inside)
-
-    def _environment_inside(self) -> Node:
         self.expect(r"\begin")
         name = self.raw_argument()
         if name == "array" and self.sees("{"):
@@ -954,7 +948,7 @@ class Parser(Cursor):
 
 _READERS: dict[str, Callable[[Parser], Node]] = {
     "(": Parser._round,
-    "[": Parser._square,
+    "[": lambda parser: parser._bracket("[", ("]", ")", "[")),
     "]": Parser._outward,
     "{": Parser._braces,
     r"\{": Parser._set,
@@ -970,7 +964,7 @@ _READERS: dict[str, Callable[[Parser], Node]] = {
     **dict.fromkeys((r"\vec", r"\overrightarrow", r"\hat", r"\widehat"), Parser._arrow),
     r"\mathbb": Parser._blackboard,
     **dict.fromkeys((r"\emptyset", r"\varnothing"), Parser._empty_set),
-    r"\begin": Parser._environment,
+    r"\begin": lambda parser: parser._group(parser._environment),
     **dict.fromkeys((r"\sum", r"\prod"), Parser._series),
     r"\int": Parser._integral,
     r"\lim": Parser._limit,

@@ -11,11 +11,12 @@ import random
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import combinations, pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 from flint import acb, acb_mat, acb_poly, arb, arb_poly, fmpq, fmpq_poly, fmpz
 
-from verifiers.math.arithmetic import compiled, exact_value, fraction, real_fraction, value_at
+from verifiers.math.arithmetic import compiled, exact_or_none, fraction, real_fraction, value_at
 from verifiers.math.domains import JUMPING, Domain
 from verifiers.math.nodes import FunctionCall, Modulo, Node, Number, Power, Quotient, Sum
 from verifiers.math.numbers import MAX_DEGREE, NotExact, NotNumber, Place, Value
@@ -115,7 +116,8 @@ class Drawing:
         """Points at which the integers among the letters are small, have common factors, or lie at a jump of
         a side; and, where a side rounds, real letters are integers and lie at its jumps."""
         whole = self.of_kind(Domain.INTEGER, Domain.NATURAL)
-        jumps = [_argument_of_jump(item) for side in sides for item in walk(side) if _jumps(item)]
+        found = [_argument_of_jump(item) for side in sides for item in walk(side)]
+        jumps = [argument for argument in found if argument is not None]
         names = whole + (self.of_kind(Domain.REAL) if jumps else [])
         if not names:
             return
@@ -225,16 +227,13 @@ def random_prime(source: random.Random, bits: int) -> int:
             return number
 
 
-def _jumps(item: object) -> bool:
-    return isinstance(item, Modulo) or (
-        isinstance(item, FunctionCall) and item.known and item.name in JUMPING
-    )
-
-
-def _argument_of_jump(item: FunctionCall | Modulo) -> Node:
-    if isinstance(item, Modulo):
-        return Quotient(item.value, item.modulus)
-    return item.arguments[0]
+def _argument_of_jump(item: object) -> Node | None:
+    match item:
+        case Modulo(value, modulus):
+            return Quotient(value, modulus)
+        case FunctionCall(name, (argument, *_), known=True) if name in JUMPING:
+            return argument
+    return None
 
 
 # Where a function may turn into another
@@ -263,16 +262,9 @@ def _arguments(item: object, is_complex: bool) -> Iterator[Node]:
             return
         case FunctionCall(_, arguments):
             yield from arguments
-        case Power(base, exponent) if not _is_whole(exponent):
+        case Power(base, exponent) if (power := exact_or_none(exponent)) is None or power.denominator != 1:
             yield base
             yield exponent
-
-
-def _is_whole(exponent: Node) -> bool:
-    try:
-        return exact_value(exponent).denominator == 1
-    except (NotExact, NotNumber):
-        return False
 
 
 def _numbers(sides: tuple[Node, Node]) -> set[fmpq]:
@@ -351,7 +343,7 @@ def _real_parts_of_roots(polynomial: Value) -> list[fmpq]:
 
 
 def _roots(coefficients: list[arb]) -> list[fmpq]:
-    rounded = [_rounded_coefficient(one) for one in coefficients]
+    rounded = [fmpq(0) if one.contains(0) else one.mid().fmpq() for one in coefficients]
     while rounded and rounded[-1] == 0:
         rounded.pop()
     if len(rounded) < 2:
@@ -362,31 +354,17 @@ def _roots(coefficients: list[arb]) -> list[fmpq]:
     return [fmpq(acb(root).real.mid().fmpq()) for root, _ in fmpq_poly(rounded).complex_roots()]
 
 
-def _rounded_coefficient(coefficient: arb) -> fmpq:
-    if coefficient.contains(0):
-        return fmpq(0)
-    return coefficient.mid().fmpq()
-
-
 def _sign_changes(value_at: Callable[[fmpq], Value | None]) -> list[fmpq]:
     """Where the real or the imaginary part of a function changes its sign, as far as a grid of magnitudes
     shows it. `value_at` gives None where there is no value."""
     values = [(at, value_at(at)) for at in _GRID]
     known = [(at, acb(value)) for at, value in values if value is not None]
     found: list[fmpq] = []
-    for part in (_real, _imaginary):
+    for part in (attrgetter("real"), attrgetter("imag")):
         for (low, at_low), (high, at_high) in pairwise(known):
             if part(at_low) * part(at_high) < 0:
                 found.append(_halved(value_at, part, low, high, part(at_low)))
     return found
-
-
-def _real(value: acb) -> arb:
-    return value.real
-
-
-def _imaginary(value: acb) -> arb:
-    return value.imag
 
 
 def _halved(

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from verifiers.math.arithmetic import real_fraction
+from verifiers.math.arithmetic import exact_or_none, real_fraction
 from verifiers.math.names import is_name, named_terms, names_ratio, same_name
 from verifiers.math.nodes import (
     FunctionCall,
@@ -18,7 +18,7 @@ from verifiers.math.nodes import (
 )
 from verifiers.math.numbers import NotNumber
 from verifiers.math.points import random_prime
-from verifiers.math.scalars import exact_or_none, random_source, rounds_to, same_scalar
+from verifiers.math.scalars import random_source, rounds_to, same_scalar
 from verifiers.math.trees import difference, free_symbols, replaced
 
 _ATTEMPTS = 12

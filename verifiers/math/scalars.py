@@ -21,7 +21,6 @@ from verifiers.math.arithmetic import (
     Undecided,
     accuracy,
     compiled,
-    exact_value,
     precision,
     real_fraction,
     residue,
@@ -126,13 +125,6 @@ def _proven(gold: Node, response: Node) -> bool:
     from verifiers.math import algebra
 
     return algebra.proves_equal(gold, response)
-
-
-def exact_or_none(node: Node) -> Fraction | None:
-    try:
-        return exact_value(node)
-    except (NotExact, NotNumber):
-        return None
 
 
 def _is_rounding(gold: Node, response: Node) -> bool:

@@ -131,11 +131,9 @@ def same_solutions(gold: Node, response: Node, same: Callable[[Node, Node], bool
     ordered = _in_order_of(other, one)
     if ordered is None or len(ordered) != len(one.values):
         return False
-    return pair_off(one.values, ordered, lambda left, right: _same_values(left, right, same))
-
-
-def _same_values(one: Values, other: Values, same: Callable[[Node, Node], bool]) -> bool:
-    return len(one) == len(other) and all(map(same, one, other))
+    return pair_off(
+        one.values, ordered, lambda left, right: len(left) == len(right) and all(map(same, left, right))
+    )
 
 
 def _in_order_of(response: Solutions, gold: Solutions) -> tuple[Values, ...] | None:
@@ -178,17 +176,17 @@ def _tuples(node: Node) -> Solutions | None:
         case Relation(("in",), (Bracket() as names, SetOf(items))):
             return _named(names, items)
         case Listing((Relation(("=",), (Bracket() as names, first)), *rest)):
-            told = [item.sides[1] for item in rest if isinstance(item, Relation) and _tells(item, names)]
+            told = [
+                item.sides[1]
+                for item in rest
+                if isinstance(item, Relation) and (item.operators, item.sides[0]) == (("=",), names)
+            ]
             plain = [item for item in rest if not isinstance(item, Relation)]
             together = len(told) in (0, len(rest)) and len(told) + len(plain) == len(rest)
             return _named(names, (first, *told, *plain)) if together else None
         case Listing(items):
             return _plain(items)
     return None
-
-
-def _tells(item: Relation, names: Bracket) -> bool:
-    return item.operators == ("=",) and item.sides[0] == names
 
 
 def _named(names: Bracket, items: tuple[Node, ...]) -> Solutions | None:
@@ -236,16 +234,13 @@ def without_qualifier(gold: Node, response: Node) -> Node:
     lives; else the whole response."""
     match response:
         case Listing((*items, Relation(("in",), (Symbol(letter), NamedSet(numbers))))) if items:
+            # The gold itself may be about where the letter lives, or bound it.
+            parts = gold.items if isinstance(gold, Listing) else (gold,)
+            is_told = any(isinstance(part, Relation) and part.operators != ("=",) for part in parts)
             is_usual = numbers == "R" or (numbers == "Z" and letter not in _REAL_LETTERS)
-            if is_usual and letter in free_symbols(gold) and not _tells_of(gold, letter):
+            if is_usual and letter in free_symbols(gold) and not is_told:
                 return items[0] if len(items) == 1 else Listing(tuple(items), response.joined_by)
     return response
-
-
-def _tells_of(gold: Node, letter: str) -> bool:
-    """Whether the gold itself is about where the letter lives, or bounds it."""
-    items = gold.items if isinstance(gold, Listing) else (gold,)
-    return any(isinstance(item, Relation) and item.operators != ("=",) for item in items)
 
 
 def _family(node: Node) -> Family | None:

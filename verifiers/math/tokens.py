@@ -8,6 +8,7 @@ import unicodedata
 from functools import lru_cache
 from typing import NamedTuple
 
+from verifiers.box_context import end_of_group
 from verifiers.math.words import OPERATORS
 
 MAX_TOKENS = 1500
@@ -121,7 +122,6 @@ _LEXER = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _DOUBLED_COMMAND = re.compile(r"\\\\(?=[A-Za-z])")
 _DEPTHS = {"(": 1, "[": 1, r"\{": 1, r"\langle": 1, ")": -1, "]": -1, r"\}": -1, r"\rangle": -1}
 _BRACKETS = _DEPTHS.keys() | {r"\lbrace", r"\rbrace"}
@@ -307,15 +307,10 @@ def _token(kind: str, value: str, spaced: bool) -> Token:
 
 def _braced(text: str, at: int) -> tuple[int, str]:
     """(end, content) of the group whose opening brace stands just before `at`."""
-    depth = 1
-    for brace in _BRACE.finditer(text, at):
-        if brace.group() == "{":
-            depth += 1
-        elif brace.group() == "}":
-            depth -= 1
-            if depth == 0:
-                return brace.end(), text[at : brace.start()]
-    raise Unreadable("a brace is never closed")
+    end = end_of_group(text, at, len(text))
+    if end is None:
+        raise Unreadable("a brace is never closed")
+    return end, text[at : end - 1]
 
 
 _PRIMES = re.compile(r"\^\s*(?:\{\s*((?:\\prime\s*)+)\}|\\prime(?![A-Za-z]))")

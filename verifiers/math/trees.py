@@ -125,6 +125,13 @@ def infinity_sign(node: Node) -> int:
     return 0
 
 
+def flat_factors(node: Node) -> list[Node]:
+    """The factors of a product and of the products in it; the node alone when it is none."""
+    if not isinstance(node, Product):
+        return [node]
+    return [factor for part in node.factors for factor in flat_factors(part)]
+
+
 def negative(node: Node) -> Node:
     """Minus the node; of a number as it was written, with its digits."""
     if isinstance(node, Number):

@@ -23,6 +23,7 @@ from verifiers.math.nodes import (
     Quotient,
     Relation,
 )
+from verifiers.math.words import NUMBER_WORDS
 
 # Symbols | names | definition in the units above it; without one it is a base of its own. With * the prefixes
 # of SI may stand before it, with + they must.
@@ -104,17 +105,13 @@ _SAYS_NOTHING = _PREPOSITIONS | set(
     "the a an total each exactly more times whole full complete extra additional consecutive us".split()
 )
 # A phrase with one of these is a statement, not a thing that is counted.
-_NOT_THINGS = {
-    "or", "and", "not", "but", "maybe", "if", "than", "less", "least", "most", "is", "are", "was",
-    "possibly",
-    "perhaps", "either", "neither", "except", "minus", "plus", "wrong", "correct", "approximately",
-    "about",
-    "to", "through", "between", "unless", "otherwise", "no", "none", "never", "incorrect", "false", "hundred",
-    "thousand", "million", "billion", "trillion", "twice", "thrice", "mod",
-    "modulo",
-    "base", "for", "when", "where", "with", "any", "all", "some", "only", "even", "odd", "positive",
-    "negative", "over", "by", "divided", "multiplied", "added", "choose", "below", "above", "under", "off",
-}  # fmt: skip
+_NOT_THINGS = frozenset(
+    "or and not but maybe if than less least most is are was possibly perhaps either neither except minus "
+    "plus wrong correct approximately about to through between unless otherwise no none never incorrect "
+    "false hundred thousand million billion trillion twice thrice mod modulo base for when where with any "
+    "all some only even odd positive negative over by divided multiplied added choose below above under "
+    "off".split()
+)
 # Nouns that say how many things each one is: 42 pairs are not 42. "How many pairs?" lets an answer omit them.
 _COLLECTIVES = {"pair", "pairs", "couple", "couples", "dozen", "dozens", "score", "gross", "brace", "braces"}
 _PARTS = (
@@ -135,14 +132,12 @@ _MULTIPLIERS = {
 } - _COINS
 # Third graders and double rooms are things; a third and a double are numbers.
 _ADJECTIVES = {*_PARTS.split(), "double", "triple", "quadruple", "opposite", "inverse"} - {"half", "quarter"}
-_NUMBERS = frozenset(
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-    "seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety".split()
-)
 _COUNTED_PAIRS = {"pair", "pairs", "couple", "couples"}
 _ORDERED = {"ordered", "unordered", "distinct", "different", "possible"}
 _FOLD = re.compile(r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|hundred|thousand)-?fold")
-_TIMES_WHAT = re.compile(rf"\btimes\W*(?:\d|(?:{'|'.join(sorted(_NUMBERS))})\b|[a-z]\b(?<!a))", re.IGNORECASE)
+_TIMES_WHAT = re.compile(
+    rf"\btimes\W*(?:\d|(?:{'|'.join(sorted(NUMBER_WORDS))})\b|[a-z]\b(?<!a))", re.IGNORECASE
+)
 _SPACED_SIGN = re.compile(r"-\s+(?=\d)")
 # ms^{-1} is m s^{-1}, not one over a millisecond.
 _RUN_TOGETHER = re.compile(r"\b([kc]?m(?=[sh])|N(?=m))(?=[shm]\s*\^\s*-)")
@@ -291,14 +286,14 @@ def _multipliers(text: str) -> frozenset[str]:
         if (word in _MULTIPLIERS and not (word in _ADJECTIVES and _is_thing(following)))
         or _FOLD.fullmatch(word)
     }
-    if words and (words[-1] in _NUMBERS or words[-1] in ("square", "cubic")):
+    if words and (words[-1] in NUMBER_WORDS or words[-1] in ("square", "cubic")):
         # 5 point five, 5 six, 5 square: no thing follows.
         found.add(words[-1])
     return frozenset(found)
 
 
 def _is_thing(word: str) -> bool:
-    return bool(word) and word not in _SAYS_NOTHING and word not in _NUMBERS and word not in _MULTIPLIERS
+    return bool(word) and word not in _SAYS_NOTHING and word not in NUMBER_WORDS and word not in _MULTIPLIERS
 
 
 def _exponent(piece: str) -> int | None:

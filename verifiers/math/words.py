@@ -13,30 +13,21 @@ GREEK = {
     ).split()
 } | {"top": "T"}
 
-CONSTANTS = {
-    "pi": "pi",
-    "infty": "infinity",
-    "infinity": "infinity",
-    "oo": "infinity",
-    "imath": "i",
-    "inf": "infinity",
-}
+CONSTANTS = {"pi": "pi", "imath": "i", **dict.fromkeys(("infty", "infinity", "oo", "inf"), "infinity")}
 
 # The value is the name that the evaluation knows.
 FUNCTIONS = {
-    "sin": "sin", "cos": "cos", "tan": "tan", "cot": "cot", "sec": "sec", "csc": "csc", "tg": "tan",
-    "ctg": "cot",
-    "cosec": "csc", "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arctg": "atan", "arccot": "acot",
-    "arcsec": "asec", "arccsc": "acsc", "asin": "asin", "acos": "acos", "atan": "atan", "sinh": "sinh",
-    "cosh": "cosh",
-    "tanh": "tanh", "coth": "coth", "sech": "sech", "csch": "csch", "arcsinh": "asinh", "arccosh": "acosh",
-    "arctanh": "atanh", "arsinh": "asinh", "arcosh": "acosh", "artanh": "atanh", "ln": "ln", "log": "log",
-    "lg": "log",
-    "exp": "exp", "sqrt": "sqrt", "cbrt": "cbrt", "abs": "abs", "floor": "floor", "ceil": "ceiling",
-    "ceiling": "ceiling", "gcd": "gcd", "lcm": "lcm", "max": "max", "min": "min", "Re": "real",
-    "Im": "imaginary",
-    "arg": "argument", "det": "det", "sgn": "sign", "sign": "sign", "factorial": "factorial",
-    "binom": "binomial", "cis": "cis", "tr": "trace", "Tr": "trace",
+    name: name
+    for name in (
+        "sin cos tan cot sec csc asin acos atan sinh cosh tanh coth sech csch ln log exp sqrt cbrt abs floor "
+        "ceiling gcd lcm max min det sign factorial cis"
+    ).split()
+} | {
+    "tg": "tan", "ctg": "cot", "cosec": "csc", "arcsin": "asin", "arccos": "acos", "arctan": "atan",
+    "arctg": "atan", "arccot": "acot", "arcsec": "asec", "arccsc": "acsc", "arcsinh": "asinh",
+    "arccosh": "acosh", "arctanh": "atanh", "arsinh": "asinh", "arcosh": "acosh", "artanh": "atanh",
+    "lg": "log", "ceil": "ceiling", "Re": "real", "Im": "imaginary", "arg": "argument", "sgn": "sign",
+    "binom": "binomial", "tr": "trace", "Tr": "trace",
 }  # fmt: skip
 
 RELATIONS = {
@@ -77,20 +68,14 @@ OWN_FUNCTIONS = frozenset("fghFGHP")
 _FUSED = ("arcsin", "arccos", "arctan", "sin", "cos", "tan", "cot", "sec", "csc", "ln", "log", "sqrt")
 
 NO_SOLUTION = {
-    "no solution", "no solutions", "no real solution", "no real solutions", "none", "empty set",
-    "the empty set",
-    "no answer exists", "does not exist", "dne", "no such number exists",
+    "no solution", "no solutions", "no real solution", "no real solutions", "none", "empty set", "dne",
+    "the empty set", "no answer exists", "does not exist", "no such number exists",
 }  # fmt: skip
 # 5 million: the exponent of ten.
 TEN_POWERS = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 ALL_REALS = {
-    "all real numbers",
-    "all reals",
-    "all real",
-    "real numbers",
-    "the real numbers",
-    "set of real numbers",
-}
+    "all real numbers", "all reals", "all real", "real numbers", "the real numbers", "set of real numbers",
+}  # fmt: skip
 
 _TEXT_COMMAND = re.compile(
     r"\\(?:text(?:rm|bf|it|sf|tt|normal|up|sc)?|math(?:rm|bf|it|sf|tt|normal)|mbox|hbox|operatorname\*?|emph|underline|bf|rm|it)(?![A-Za-z])\s*"
@@ -137,7 +122,8 @@ _TENS = {
     word: 10 * value
     for value, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), start=2)
 }
-_SCALES = {"trillion": 10**12, "billion": 10**9, "million": 10**6, "thousand": 10**3}
+_SCALES: dict[str, int] = {word: 10**power for word, power in TEN_POWERS.items() if power > 2}
+NUMBER_WORDS = frozenset((*_UNITS, *_TENS))
 _WORD = re.compile(r"[a-z]+")
 _MAX_SPELLED = 200
 
