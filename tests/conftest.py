@@ -58,7 +58,7 @@ HEAVY = (
     # Three nodes of Ray.
     "launch/site/test_ray_cluster.py",
     *("model/test_source.py", "launch/test_prepare.py"),
-    *("verifiers/test_contract.py", "commands/test_verify_data.py", "verifiers/test_prepared.py"),
+    *("verifiers/test_contract.py", "commands/test_verify_data.py"),
     # Each loads torch or the libraries of a hub in processes of its own.
     *("system/test_machine.py", "recipe/test_qwen_recipes.py", "recipe/test_published.py"),
     # Every pair of loss terms; a process for every rank and server.
@@ -87,7 +87,7 @@ HEAVY = (
     *("commands/test_verify.py", "commands/test_check_resumed.py", "verifiers/test_cache.py"),
     *("data/test_files.py", "evaluation/test_evaluation_set.py", "examples/test_pinned_wheel.py"),
     *("launch/test_engine_only.py", "launch/meters/test_usage.py"),
-    *("commands/test_prompt.py", "controller/test_status_writer.py", "verifiers/test_storable.py"),
+    *("commands/test_prompt.py", "controller/test_status_writer.py"),
     *(
         "examples/test_tool_sums.py",
         "examples/test_recipes.py",

@@ -29,16 +29,9 @@ def outcome(answer: str, gold: object = GOLD) -> str:
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        "1 * 2 * 3 * 4",
-        "(1+2+3)*4",
-        "4*(3*(2/1))",
-        "4/(1/(2*3))",
-        " ( 1 + 3 ) * ( 2 + 4 ) ",
-        "-(-2*3*4)/1",
-        "+1*2*3*4",
-    ],
-)
+    ["1 * 2 * 3 * 4", "(1+2+3)*4", "4*(3*(2/1))", "4/(1/(2*3))", " ( 1 + 3 ) * ( 2 + 4 ) ", "-(-2*3*4)/1",
+     "+1*2*3*4"],
+)  # fmt: skip
 def test_every_number_once_and_the_target_is_correct(answer: str) -> None:
     assert outcome(answer) == "correct"
 
@@ -123,16 +116,8 @@ def test_long_and_deep_answers_are_wrong_at_once() -> None:
     "gold",
     [
         *(None, 24, "24", [1, 2], {}, {"target": 24}, {"target": 24, "numbers": []}),
-        *(
-            {"target": 24, "numbers": [1.0, 2]},
-            {"target": True, "numbers": [1]},
-            {"target": 24, "numbers": ["1"]},
-        ),
-        *(
-            {"target": -1, "numbers": [1]},
-            {"target": 1, "numbers": list(range(17))},
-            {"target": 10**18, "numbers": [1]},
-        ),
+        *({"target": 24, "numbers": numbers} for numbers in ([1.0, 2], ["1"], list(range(17)))),
+        *({"target": target, "numbers": [1]} for target in (True, -1, 10**18)),
     ],
 )
 def test_a_gold_that_asks_for_nothing_is_refused(gold: object) -> None:

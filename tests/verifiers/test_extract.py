@@ -22,27 +22,8 @@ from verifiers.parts import MAX_PARTS, boxes_of_parts
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome
 
-PIECES = st.lists(
-    st.sampled_from(
-        [
-            "\\boxed{",
-            "\\boxed",
-            "\\fbox{",
-            "{",
-            "}",
-            "\\{",
-            "\\}",
-            "\\\\",
-            "42",
-            " or ",
-            "\n",
-            "</think>",
-            "<think>",
-            "x",
-        ]
-    ),
-    max_size=40,
-).map("".join)
+MARKS = r"\boxed{ \boxed \fbox{ { } \{ \} \\ 42 </think> <think> x".split()
+PIECES = st.lists(st.sampled_from([*MARKS, " or ", "\n"]), max_size=40).map("".join)
 
 
 def test_the_method_says_how_the_answer_was_found() -> None:
@@ -79,22 +60,6 @@ def test_what_stands_after_the_last_thought_counts() -> None:
     assert final_part("a</think>b</think>c")[0] == "c"
     assert final_part("c", think="required")[0] is None
     assert final_part("<think>c", think="ignore")[0] == "<think>c"
-
-
-def test_hostile_responses_are_read_in_linear_time() -> None:
-    started = time.thread_time()
-    for response in (
-        "\\boxed{" * 20_000,
-        "\\boxed{" * 20_000 + "1" + "}" * 20_000,
-        "{" * 200_000 + "\\boxed{1}",
-        "\\boxed" * 50_000,
-        "answer is " * 50_000,
-        ("\\boxed{1}" + " " * 59) * 5_000,
-        "\\boxed{1}" + " or" * 100_000,
-    ):
-        extract_answer(response, fallbacks=["final_answer", "hashes", "last_line"])
-    # 0.3 s when measured; quadratic reading would take minutes.
-    assert time.thread_time() - started < 10
 
 
 @given(PIECES)
@@ -155,11 +120,24 @@ def test_more_hidden_places_than_an_answer_needs_hide_all() -> None:
         "-" * 100_000 + "\\boxed{1}" + "-" * 100_000,
         "\\boxed{1} is not " * 20_000,
         "\\color{white}" * 20_000 + "\\boxed{1}",
+        "\\boxed{" * 20_000,
+        "\\boxed{" * 20_000 + "1" + "}" * 20_000,
+        "{" * 200_000 + "\\boxed{1}",
+        "\\boxed" * 50_000,
+        "answer is " * 50_000,
+        ("\\boxed{1}" + " " * 59) * 5_000,
+        "\\boxed{1}" + " or" * 100_000,
+        "(a) \\boxed{1} " * 60_000,
+        "(a) \\boxed{1}" + "(b) " * 200_000 + "\\boxed{2}",
+        "\\boxed{1}" + " \n" * 400_000 + "\\boxed{2}",
+        "x = \\boxed{1} and " * 50_000,
+        "\\boxed{1}" + "*" * 800_000 + "\\boxed{2}",
     ],
 )
-def test_hostile_surroundings_are_read_in_linear_time(response: str) -> None:
+def test_hostile_responses_are_read_in_linear_time(response: str) -> None:
     started = time.thread_time()
-    extract_answer(response)
+    extract_answer(response, fallbacks=["final_answer", "hashes", "last_line"])
+    boxes_of_parts(response)
     # Milliseconds when measured; quadratic reading would take minutes.
     assert time.thread_time() - started < 5
 
@@ -228,23 +206,6 @@ def test_a_run_has_names_where_they_stand_before_the_boxes() -> None:
 )
 def test_what_is_no_run_has_no_parts(text: str) -> None:
     assert boxes_of_parts(text) == ()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "(a) \\boxed{1} " * 60_000,
-        "(a) \\boxed{1}" + "(b) " * 200_000 + "\\boxed{2}",
-        "\\boxed{" * 100_000,
-        "\\boxed{1}" + " \n" * 400_000 + "\\boxed{2}",
-        "x = \\boxed{1} and " * 50_000,
-        "\\boxed{1}" + "*" * 800_000 + "\\boxed{2}",
-    ],
-)
-def test_a_hostile_text_costs_time_in_its_length(text: str) -> None:
-    started = time.thread_time()
-    boxes_of_parts(text)
-    assert time.thread_time() - started < 2.0
 
 
 @pytest.mark.parametrize(

@@ -106,11 +106,17 @@ def test_several_letters_are_chosen_as_they_are_written(chosen: set[str], betwee
         "E. coli", "\\textit{E. coli}", "e.g. 4", "A. thaliana", "not B", "all but B", "\\cancel{B}",
         "\\sout{B}", "\\neg B", "B?", "B - C", "B because it holds", "A) 1, B) 2", "a cat", "AA", "B2",
         "BAD luck", "", "B. A. C", "B. 42; C: 43", "B. the angle at C", "B. C", "B. I", "B ❌", "B. ✗",
-        "B. \\neq", "B \\text{ is it}",
+        "B. \\neq", "B \\text{ is it}", "B) because it is", "(A) or (B)", "ac", "Z", "maybe",
     ],
 )  # fmt: skip
 def test_what_is_no_choice_chooses_nothing(text: str) -> None:
     assert chosen_letters(text, "ABCDEFGHIJ") is None
+
+
+@pytest.mark.parametrize("text", ["B", "(b)", "\\text{(B)}", "B.", "option B", "the answer is (B)"])
+def test_one_letter_may_be_written_in_several_ways(text: str) -> None:
+    assert chosen_letters(text, LETTERS) == {"B"}
+    assert chosen_letters("AC", LETTERS) == chosen_letters("(A) (C)", LETTERS) == {"A", "C"}
 
 
 OPTIONS = {

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verifiers.format import soft_overlong
-from verifiers.letter_choice import chosen_letters
 from verifiers.registry import build_verifier, check_options, load_verifier
 from verifiers.verdict import Verdict, weighted_sum
 
@@ -85,20 +84,6 @@ def test_regex_must_match_the_whole_answer_unless_it_may_search() -> None:
     for bad in ("(", "", None, "a{99999999999}"):
         with pytest.raises(ValueError, match="regular expression"):
             load_verifier("regex").parse_reference(bad)
-
-
-@pytest.mark.parametrize(
-    ("text", "letters"),
-    [
-        ("B", "B"), ("(b)", "B"), ("\\text{(B)}", "B"), ("B.", "B"), ("B) because it is", None),
-        ("A, C", "AC"),
-        ("A and C", "AC"), ("(A) (C)", "AC"), ("AC", "AC"), ("option B", "B"), ("the answer is (D)", "D"),
-        ("(A) or (B)", None), ("ac", None), ("Z", None), ("maybe", None), ("", None), ("A) 1, B) 2", None),
-        ("B2", None),
-    ],
-)  # fmt: skip
-def test_choices_are_read_from_letters_and_from_nothing_else(text: str, letters: str | None) -> None:
-    assert chosen_letters(text, "ABCDE") == (None if letters is None else frozenset(letters))
 
 
 def test_choice_needs_exactly_the_letters_of_the_gold() -> None:
@@ -228,12 +213,9 @@ PARTS = [
 
 def test_weighted_means_the_scores_and_keeps_shaping_apart() -> None:
     found = verdict("weighted", "42", GOOD, parts=PARTS)
+    assert (found.outcome.value, found.score) == ("correct", 1.0)
     # Length 31 of 100 with a buffer of 100.
-    assert (found.outcome.value, found.score, found.shaping) == (
-        "correct",
-        1.0,
-        pytest.approx(-len(GOOD) / 100),
-    )
+    assert found.shaping == pytest.approx(-len(GOOD) / 100)
     half = verdict("weighted", "42", "\\boxed{42}", parts=PARTS)
     assert (half.outcome.value, half.score) == ("wrong", 0.75)
     assert verdict("weighted", "43", GOOD, parts=PARTS).score == 0.25
@@ -339,16 +321,13 @@ HUNDREDTHS = st.integers(-1000, 1000).map(lambda number: number / 100)
         ([], 1.0, 0.0),
         ([(1e308, 100.0)], 1.0, math.inf),
         ([(1.0, math.inf), (1.0, 0.5)], 1.0, math.inf),
+        ([(1.0, math.nan), (1.0, 0.5)], 1.0, math.nan),
     ],
 )
 def test_numbers_are_taken_as_they_are_written(
     pairs: list[tuple[float, float]], divisor: float, total: float
 ) -> None:
-    assert weighted_sum(pairs, divisor=divisor) == total
-
-
-def test_a_sum_with_nan_is_nan() -> None:
-    assert math.isnan(weighted_sum([(1.0, math.nan), (1.0, 0.5)]))
+    assert weighted_sum(pairs, divisor=divisor) == pytest.approx(total, rel=0, abs=0, nan_ok=True)
 
 
 @given(st.lists(st.tuples(HUNDREDTHS, HUNDREDTHS), max_size=8), st.randoms(use_true_random=False))

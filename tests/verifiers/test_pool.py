@@ -1,4 +1,5 @@
-"""The pool with real processes: nothing hangs it, nothing is lost, nobody is left behind."""
+"""The pool with real processes: nothing hangs it, nothing is lost, nobody is left behind; and what a verifier
+must load is loaded once, before workers are forked, and outside of their time limit."""
 
 import asyncio
 import os
@@ -64,13 +65,7 @@ async def ask(
 
 async def test_a_late_response_is_wrong_and_its_neighbours_are_not_touched(folder: Path) -> None:
     verdicts = await ask(folder, "a", "spin", "b", "spin", "c", timeout_seconds=0.5)
-    assert [verdict.outcome.value for verdict in verdicts] == [
-        "correct",
-        "wrong",
-        "correct",
-        "wrong",
-        "correct",
-    ]
+    assert [verdict.outcome.value for verdict in verdicts] == ["correct", "wrong"] * 2 + ["correct"]
     assert "timeout" in verdicts[1].detail
     assert verdicts[1].seconds > 0.4
 
@@ -246,3 +241,93 @@ async def test_a_worker_does_not_grow_without_bound() -> None:
                 sizes.append(sum(p.memory_info().rss for p in workers))
     before, after = sizes
     assert after - before < 30 << 20
+
+
+SLOW_NAME = "./slow.py:Slow"
+SLOW = '''
+import os, time
+from verifiers.verdict import Outcome, Verdict, correct
+
+LOADED = {}
+
+class Slow:
+    """Loads for longer than the time limit of one verification."""
+    def parse_reference(self, raw):
+        return raw
+    def preparation(self, reference):
+        return reference
+    def prepare(self, what):
+        if what == "broken":
+            raise ValueError("no such library")
+        end = time.process_time() + 0.6
+        while time.process_time() < end:
+            pass
+        LOADED[what] = os.getpid()
+    def verify(self, response, reference):
+        if reference not in LOADED:
+            self.prepare(reference)
+        if response == "spin":
+            while True:
+                pass
+        return correct(extracted=str(LOADED[reference]), detail=str(os.getpid()))
+'''
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Path:
+    (tmp_path / "slow.py").write_text(SLOW)
+    return tmp_path
+
+
+async def ask_slow(pool: VerifierPool, slow: Path, response: str, reference: str) -> Verdict:
+    return await pool.verify(SLOW_NAME, {}, response, reference, folder=slow)
+
+
+async def test_loading_is_no_part_of_the_time_limit(slow: Path):
+    async with VerifierPool(1, timeout_seconds=0.4) as pool:
+        first = await ask_slow(pool, slow, "a", "library")
+        assert first.outcome is Outcome.CORRECT
+        # Loaded in another process than the one that graded: the template.
+        assert first.extracted != first.detail
+        assert (await ask_slow(pool, slow, "spin", "library")).outcome is Outcome.WRONG
+        again = await ask_slow(pool, slow, "b", "library")
+        assert (again.outcome, again.extracted) == (Outcome.CORRECT, first.extracted)
+
+
+async def test_what_comes_later_is_loaded_for_workers_that_are_there(slow: Path):
+    async with VerifierPool(1, timeout_seconds=0.4) as pool:
+        one = await ask_slow(pool, slow, "a", "one")
+        two = await ask_slow(pool, slow, "a", "two")
+        assert (one.outcome, two.outcome) == (Outcome.CORRECT, Outcome.CORRECT)
+        assert one.extracted == two.extracted
+        # The new worker has both.
+        assert (await ask_slow(pool, slow, "a", "one")).detail == two.detail
+
+
+async def test_what_cannot_be_loaded_is_a_fault_that_says_why(slow: Path):
+    async with VerifierPool(1, timeout_seconds=0.4) as pool:
+        verdict = await ask_slow(pool, slow, "a", "broken")
+        assert verdict.outcome is Outcome.FAULT
+        assert "no such library" in verdict.detail
+        assert (await ask_slow(pool, slow, "a", "library")).outcome is Outcome.CORRECT
+
+
+async def test_a_template_that_was_killed_loads_again(slow: Path):
+    async with VerifierPool(1, timeout_seconds=0.4) as pool:
+        first = await ask_slow(pool, slow, "a", "one")
+        (template,) = [child for child in psutil.Process().children() if str(child.pid) == first.extracted]
+        os.kill(template.pid, signal.SIGKILL)
+        template.wait()
+        second = await ask_slow(pool, slow, "a", "two")
+        assert second.outcome is Outcome.CORRECT
+        assert (await ask_slow(pool, slow, "a", "one")).extracted == second.extracted != first.extracted
+
+
+async def test_a_weighted_verifier_loads_what_its_parts_need(slow: Path):
+    parts = [{"name": "length", "options": {"max_length": 9}, "shaping": True}, SLOW_NAME]
+    async with VerifierPool(1, timeout_seconds=0.4) as pool:
+        reference = pool.parse_reference("weighted", {"parts": parts}, "library", folder=slow)
+        verdict = await pool.verify("weighted", {"parts": parts}, "a", reference, folder=slow)
+        assert (verdict.outcome, verdict.extracted != verdict.detail) == (Outcome.CORRECT, True)
+        plain = pool.parse_reference("weighted", {"parts": ["exact"]}, "a")
+        assert (await pool.verify("weighted", {"parts": ["exact"]}, "a", plain)).outcome is Outcome.CORRECT

@@ -1,4 +1,5 @@
-"""The ways to name a verifier, a plain function among them, and the sentences for what is wrong."""
+"""The ways to name a verifier, a plain function and a file of the user's among them, and the sentences for
+what is wrong."""
 
 import subprocess
 import sys
@@ -7,12 +8,16 @@ from typing import Any
 
 import pytest
 
+from asyncrl.errors import InputError
+from asyncrl.records import VerifierSpec
+from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.own import is_built_in
+from verifiers.pool import VerifierPool
 from verifiers.registry import check_options, from_function, load_verifier
 from verifiers.task import Task, takes_task
 from verifiers.verdict import Outcome, Verdict
 
-OWN = """
+MINE = """
 from verifiers.verdict import Outcome, Verdict
 
 class Parity:
@@ -30,7 +35,7 @@ class NotOne:
 
 
 def test_a_module_path_and_a_file_path_name_a_verifier_of_ones_own(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "mine.py").write_text(MINE)
     assert load_verifier("./mine.py:Parity", folder=tmp_path).verify("ab", 1).score == 1.0
     assert load_verifier("./mine.py:Parity", {"wanted": "odd"}, folder=tmp_path).verify("ab", 1).score == 0.0
     assert load_verifier("verifiers.math.verifier:MathVerifier").parse_reference("1") is not None
@@ -39,14 +44,14 @@ def test_a_module_path_and_a_file_path_name_a_verifier_of_ones_own(tmp_path: Pat
 def test_two_files_of_the_same_name_do_not_replace_each_other(tmp_path: Path) -> None:
     for folder, wanted in (("one", "even"), ("two", "odd")):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "mine.py").write_text(OWN.replace('wanted="even"', f'wanted="{wanted}"'))
+        (tmp_path / folder / "mine.py").write_text(MINE.replace('wanted="even"', f'wanted="{wanted}"'))
     first = load_verifier("./mine.py:Parity", folder=tmp_path / "one")
     second = load_verifier("./mine.py:Parity", folder=tmp_path / "two")
     assert (first.verify("ab", 1).score, second.verify("ab", 1).score) == (1.0, 0.0)
 
 
 def test_wrong_names_are_answered_with_the_nearest_right_one(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
+    (tmp_path / "mine.py").write_text(MINE)
     (tmp_path / "broken.py").write_text("1 / 0")
     for name, sentence in (
         ("maths", "Did you mean 'math'"),
@@ -126,7 +131,7 @@ def test_a_verifier_of_ones_own_that_raises_while_it_is_built_is_named(tmp_path:
     )
     with pytest.raises(ValueError, match="mine.py:Broken' could not be built.*RuntimeError: no such table"):
         load_verifier("./mine.py:Broken", folder=tmp_path)
-    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "own.py").write_text(MINE)
     with pytest.raises(ValueError, match="could not be built.*'wonted'"):
         load_verifier("./own.py:Parity", {"wonted": "odd"}, folder=tmp_path)
 
@@ -202,3 +207,54 @@ def test_other_signatures_are_refused_with_the_expected_one() -> None:
         from_function(waits)
     with pytest.raises(ValueError, match="correct_at is 0"):
         from_function(is_same, correct_at=0)
+
+
+OWN = """
+from verifiers.verdict import Outcome, Verdict
+
+def same(response, reference):
+    return float(response == reference)
+
+class Good:
+    def __init__(self, scale=1): pass
+    def parse_reference(self, raw): return raw
+    def verify(self, response, reference): return same(response, reference)
+
+class Waits(Good):
+    async def verify(self, response, reference): return Verdict(Outcome.CORRECT, 1.0)
+
+class Refuses(Good):
+    def verify(self, response, reference): raise TypeError(f"not {type(self)}")
+"""
+
+
+async def test_a_plain_function_judges_as_it_does_in_a_call_from_python(folder: Path) -> None:
+    verifier = load_verifier("./own.py:same", folder=folder)
+    assert verifier.parse_reference("007") == "007"
+    async with VerifierPool(1) as pool:
+        judged = [await pool.verify("./own.py:same", {}, said, "007", folder=folder) for said in ("007", "7")]
+    assert [each.outcome for each in judged] == [Outcome.CORRECT, Outcome.WRONG]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "sentence"),
+    [
+        ("Godo", {}, "has no class 'Godo'. Did you mean 'Good'? It has: same, Good, Waits, Refuses."),
+        ("Waits", {}, "expected a plain method. A verifier that waits has verify_async beside it"),
+        ("Good", {"sclae": 2}, "could not be built with the options {'sclae': 2}: "),
+    ],
+)
+def test_a_mistake_is_said_once_in_the_users_own_names(
+    folder: Path, name: str, options: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        VerifierCache(folder).get(VerifierSpec(f"./own.py:{name}", options))
+    said = str(refused.value)
+    assert sentence in said and "asyncrl_plugin" not in said
+    assert said.count(f"own.py:{name}") == 1 and said.count("options") == len(options)
+
+
+async def test_what_a_verifier_raises_names_no_module_of_ours(folder: Path) -> None:
+    async with VerifierPool(1) as pool:
+        verdict = await pool.verify("./own.py:Refuses", {}, "1", "1", folder=folder)
+    assert "not <class 'own.Refuses'>" in verdict.detail

@@ -31,16 +31,8 @@ def words(draw: st.DrawFn) -> str:
     return word
 
 
-STYLES = (
-    "{}",
-    "\\text{{{}}}",
-    "\\textbf{{{}}}",
-    "\\mathrm{{{}}}",
-    "${}$",
-    "{}.",
-    " {} ",
-    "\\emph{{{}}}",
-    "**{}**",
+STYLES = ("{}", "{}.", " {} ", "${}$", "**{}**", "\\emph{{{}}}") + tuple(
+    f"\\{style}{{{{{{}}}}}}" for style in ("text", "textbf", "mathrm")
 )
 
 
