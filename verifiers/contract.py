@@ -130,7 +130,7 @@ class _Contract:
     options: Mapping[str, object]
     folder: Path | None
     references: list[Any] = field(default_factory=list)
-    """Of the golds, once they are parsed. Slow checks take the first two."""
+    """References of the golds, once they are parsed. Slow checks take the first two."""
 
     async def parses(self, golds: Sequence[object]) -> str:
         for gold in golds:

@@ -267,7 +267,7 @@ class ChatModel:
         self._body = {name: value for name, value in sampling.items() if value is not None}
 
     async def ask(self, note: str, question: str, read: Callable[[str], T], *, in_turn: bool = True) -> T:
-        """What `read` finds in the reply to `question`; it raises ValueError for a reply without it. `note`
+        """Result of `read` on the reply to `question`; it raises ValueError for one without a result. `note`
         is the system message. Raises Unanswered and VerifierUnavailable."""
         messages = [{"role": "system", "content": note}, {"role": "user", "content": question}]
         body = json.dumps({**self._body, "messages": messages, "stream": False}).encode("ascii")
