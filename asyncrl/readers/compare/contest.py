@@ -3,7 +3,7 @@ which two runs differ.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypedDict, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 import numpy as np
 
@@ -201,40 +201,12 @@ Kind = Literal["second", "first", "neither"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-class Given(TypedDict):
-    """One side's most likely answer."""
-
-    text: str | None
-    extracted: str | None
-    """Answer as the verifier read it."""
-    outcome: str
-    num_tokens: int
-    is_cut: bool
-
-
-class DifferingTask(TypedDict):
-    task_id: str
-    """Task of the first run."""
-    prompt: str
-    """Prompt of the first run."""
-    kind: Kind
-    first: Given
-    second: Given
-
-
-class DifferingAnswers(TypedDict):
-    first_step: int | None
-    """Step of the evaluation; None where there is none."""
-    second_step: int | None
-    counts: dict[Kind, int]
-    tasks: list[DifferingTask]
-    """Tasks that were asked for, in the order of the first run's tasks."""
-
-
 def differing_answers(
     first: RecordedRun, second: RecordedRun, *, kind: Kind, offset: int = 0, limit: int = 20
-) -> DifferingAnswers:
-    """`limit` tasks of `kind` from `offset` on. Raises InputError for a journal that cannot be read."""
+) -> dict[str, Any]:
+    """`limit` tasks of `kind` from `offset` on, in the order of the first run's tasks, with its ids and
+    prompts and the most likely answer of each side; counts by kind; steps of both evaluations, None where
+    there is none. Raises InputError for a journal that cannot be read."""
     runs = (first, second)
     steps = [None if (row := run.last_evaluation()) is None else int(row["step"]) for run in runs]
     answers = AnswersOf(runs, HELDOUT)
@@ -264,19 +236,18 @@ def _by_kind(first: Answers, second: Answers) -> dict[Kind, list[str]]:
     return found
 
 
-def _given(run: RecordedRun, step: int | None, answers: Answers, chosen: Sequence[str]) -> list[Given]:
+def _given(
+    run: RecordedRun, step: int | None, answers: Answers, chosen: Sequence[str]
+) -> list[dict[str, Any]]:
     if run.journal is None or step is None:
         return []
     # The most likely answer comes before the samples.
     found = [answers[task][0] for task in chosen]
     texts = read_texts(run.journal, step, HELDOUT, [answer.task_id for answer in found])
-    return [
-        {
-            "text": texts.get(answer.task_id),
-            "extracted": answer.extracted,
-            "outcome": answer.outcome,
-            "num_tokens": answer.num_tokens,
-            "is_cut": answer.is_cut,
-        }
-        for answer in found
-    ]
+    return [given(answer, texts.get(answer.task_id)) for answer in found]
+
+
+def given(answer: Answer, text: str | None) -> dict[str, Any]:
+    """`extracted` is the answer as the verifier read it."""
+    names = ("extracted", "outcome", "num_tokens", "is_cut")
+    return {"text": text, **{name: getattr(answer, name) for name in names}}

@@ -17,7 +17,7 @@ from aiohttp import web
 from asyncrl.errors import InputError
 from asyncrl.readers.chain.story import read_story
 from asyncrl.readers.chain.tables import brought, cost
-from asyncrl.readers.compare.contest import KINDS, DifferingAnswers, Kind, differing_answers
+from asyncrl.readers.compare.contest import KINDS, Kind, differing_answers
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
 from asyncrl.readers.page.runs import RUNS, Run, answer, or_refused, table_json, whole
@@ -201,7 +201,7 @@ async def ask_comparison(request: web.Request) -> web.Response:
     return await answer(read_comparison, _folders(request), request.query.get("after", ""))
 
 
-def read_answers(folders: dict[str, Path], kind: Kind, offset: int) -> DifferingAnswers:
+def read_answers(folders: dict[str, Path], kind: Kind, offset: int) -> dict[str, Any]:
     first, second = open_runs([*folders.values()], [*folders])
     return differing_answers(first, second, kind=kind, offset=offset, limit=TASKS_PER_ANSWER)
 
