@@ -1,7 +1,7 @@
 """The numbers of a step, and the row they make."""
 
-import dataclasses
 import math
+from dataclasses import replace
 
 import pytest
 from fakes.notebook import Notebook
@@ -10,7 +10,7 @@ from fakes.records import correctness_differs, make_score, make_task
 from asyncrl.observe.metrics.batch_columns import batch_metrics, group_metrics
 from asyncrl.observe.metrics.step_metrics import Reading, StepReport, rollout_metrics
 from asyncrl.observe.metrics.turn_metrics import source_metrics
-from asyncrl.records import Batch, Finish, GradientSpike, Observed, ScoredSequence, Segment, Trajectory
+from asyncrl.records import Batch, Finish, GradientSpike, Observed, Score, ScoredSequence, Segment, Trajectory
 from asyncrl.replay.group import Group
 from asyncrl.wire.messages import TakeRequest
 
@@ -93,33 +93,32 @@ def test_each_row_counts_once_in_accuracy_however_many_samples_its_group_has() -
     }
 
 
+def graded(*pairs: tuple[Trajectory, Score]) -> Group:
+    """A group of these trajectories with their verdicts."""
+    group = Group(0, make_task(), 0, [trajectory for trajectory, _ in pairs])
+    group.scores.update({trajectory.trajectory_id: score for trajectory, score in pairs})
+    return group
+
+
 def test_reward_won_by_a_fallback_or_by_copies_is_shown() -> None:
-    group = Group(0, make_task(), 0, [])
-    for index, (method, tokens) in enumerate(
-        [("boxed", [1]), ("last_line", [2]), ("boxed", [3]), ("boxed", [3])]
-    ):
-        trajectory = Trajectory(str(index), (1,), [Segment(0, tokens, [-1.0])])
-        group.trajectories.append(trajectory)
-        group.scores[str(index)] = dataclasses.replace(make_score(1.0), method=method)
-    metrics = group_metrics([group], correctness_differs)
+    won = [("boxed", 1), ("last_line", 2), ("boxed", 3), ("boxed", 3)]
+    pairs = [
+        (Trajectory(str(i), (1,), [Segment(0, [token], [-1.0])]), replace(make_score(1.0), method=method))
+        for i, (method, token) in enumerate(won)
+    ]
+    metrics = group_metrics([graded(*pairs)], correctness_differs)
     assert metrics["fallback_reward_share"] == pytest.approx(1 / 4)
     assert metrics["identical_reward_share"] == pytest.approx(2 / 4)
 
 
 def test_credits_are_shown_per_turn_of_graded_samples() -> None:
-    group = Group(0, make_task(), 0, [])
     said, heard = Segment(0, [5, 6], [-1.0] * 2), Observed([9])
-    for index, (parts, credits) in enumerate(
-        [
-            ([said, heard, said], [(1, 0.5), (3, 0.25)]),
-            ([said, heard], []),
-            ([said], [(0, -3.0)]),
-        ]
-    ):
-        group.trajectories.append(Trajectory(str(index), (1,), list(parts), is_greedy=index == 2))
-        group.scores[str(index)] = dataclasses.replace(make_score(1.0), credits=credits)
-    group.trajectories.append(Trajectory("3", (1,), [said]))
-    group.scores["3"] = make_score(None)
+    group = graded(
+        (Trajectory("0", (1,), [said, heard, said]), replace(make_score(), credits=[(1, 0.5), (3, 0.25)])),
+        (Trajectory("1", (1,), [said, heard]), make_score()),
+        (Trajectory("2", (1,), [said], is_greedy=True), replace(make_score(), credits=[(0, -3.0)])),
+        (Trajectory("3", (1,), [said]), make_score(None)),
+    )
     metrics = group_metrics([group], correctness_differs)
     # Of three turns; the greedy response and the fault are no part of it.
     assert (metrics["turn_credit_mean"], metrics["credited_share"]) == (0.25, 0.5)
@@ -128,11 +127,12 @@ def test_credits_are_shown_per_turn_of_graded_samples() -> None:
 
 
 def test_rewards_and_lengths_are_shown_by_verdict_without_greedy_baselines() -> None:
-    group = Group(0, make_task(), 0, [])
-    for index, (reward, length) in enumerate([(1.0, 2), (1.0, 4), (0.0, 9), (None, 5), (1.0, 100)]):
+    def said(length: int) -> Trajectory:
         segment = Segment(0, list(range(length)), [-1.0] * length)
-        group.trajectories.append(Trajectory(str(index), (1,), [segment], is_greedy=length == 100))
-        group.scores[str(index)] = make_score(reward)
+        return Trajectory(str(length), (1,), [segment], is_greedy=length == 100)
+
+    given = [(1.0, 2), (1.0, 4), (0.0, 9), (None, 5), (1.0, 100)]
+    group = graded(*((said(length), make_score(reward)) for reward, length in given))
     metrics = group_metrics([group], correctness_differs)
     assert metrics["reward_mean_by_outcome"] == {"correct": 1.0, "wrong": 0.0}
     assert metrics["response_tokens_mean_by_outcome"] == {"correct": 3.0, "wrong": 9.0, "fault": 5.0}
@@ -140,10 +140,10 @@ def test_rewards_and_lengths_are_shown_by_verdict_without_greedy_baselines() -> 
 
 
 def test_the_mean_of_each_named_score_is_over_the_responses_that_have_it() -> None:
-    group = Group(0, make_task(), 0, [])
-    for index, scores in enumerate([{"right": 1.0, "format": 0.5}, {"right": 0.0}, {}]):
-        group.trajectories.append(Trajectory(str(index), (1,), [Segment(0, [1], [-1.0])]))
-        group.scores[str(index)] = dataclasses.replace(make_score(1.0), scores=scores)
+    parts = [{"right": 1.0, "format": 0.5}, {"right": 0.0}, {}]
+    group = graded(
+        *((Trajectory(str(i), (1,)), replace(make_score(1.0), scores=own)) for i, own in enumerate(parts))
+    )
     assert group_metrics([group], correctness_differs)["score_mean_by_part"] == {"right": 0.5, "format": 0.5}
 
 
@@ -161,10 +161,13 @@ def test_a_group_without_different_verdicts_has_no_signal_and_faults_do_not_coun
 
 
 def test_the_share_of_responses_that_the_length_limit_cut_is_of_sampled_ones() -> None:
-    group = Group(0, make_task(), 0, [])
-    for index, finish in enumerate((Finish.LENGTH, Finish.STOP, Finish.STOP, Finish.STOP, Finish.LENGTH)):
-        group.trajectories.append(Trajectory(str(index), (1,), finish=finish, is_greedy=index == 4))
-        group.scores[str(index)] = make_score(0.0)
+    ends = (Finish.LENGTH, Finish.STOP, Finish.STOP, Finish.STOP, Finish.LENGTH)
+    group = graded(
+        *(
+            (Trajectory(str(i), (1,), finish=end, is_greedy=i == 4), make_score(0.0))
+            for i, end in enumerate(ends)
+        )
+    )
     assert group_metrics([group], correctness_differs)["cut_share"] == pytest.approx(1 / 4)
     assert group_metrics([], correctness_differs)["cut_share"] is None
 
