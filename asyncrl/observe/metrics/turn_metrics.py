@@ -3,7 +3,7 @@
 import json
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from asyncrl.journal.connection import DROPPED
@@ -158,12 +158,11 @@ def source_metrics(groups: Sequence[Group], *, has_turns: bool) -> Row:
         },
     }
     if has_turns:
-        found["tool_use_share_by_source"] = _means(
-            {
-                source: [num_calls(t) > 0 for group in own for t, _ in group.graded_samples()]
-                for source, own in by_source.items()
-            }
-        )
+        used = {
+            source: [num_calls(t) > 0 for group in own for t, _ in group.graded_samples()]
+            for source, own in sorted(by_source.items())
+        }
+        found["tool_use_share_by_source"] = {s: statistics.fmean(each) for s, each in used.items() if each}
     return found
 
 
@@ -176,7 +175,3 @@ def mean_correctness(groups: Sequence[Group]) -> float | None:
     ]
     means = [statistics.fmean(each) for each in scored if each]
     return statistics.fmean(means) if means else None
-
-
-def _means(values: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    return {source: statistics.fmean(each) for source, each in sorted(values.items()) if each}

@@ -194,7 +194,7 @@ def _columns(
         _Column("trend", "", SPARK_WIDTH, 16, _trend),
     ]
     return [
-        _Column("step", "", step_width, 1, _step),
+        _Column("step", "", step_width, 1, lambda row, state: (f"{row['step']}/{state.total_steps}", "bold")),
         *(rewards if has_rewards else []),
         *([_Column("teach", "KL", 6, 2, _teacher)] if "teacher_kl" in optional else []),
         _Column("held-out", "95% CI", 11, 3, _heldout),
@@ -243,10 +243,6 @@ def _heldout_loss(row: Row, _: _State) -> tuple[str, str]:
 def _decimals(value: float | None) -> str:
     """Four significant digits."""
     return NOTHING if value is None else f"{value:.4g}"
-
-
-def _step(row: Row, state: _State) -> tuple[str, str]:
-    return f"{row['step']}/{state.total_steps}", "bold"
 
 
 def _reward(row: Row, state: _State) -> tuple[str, str]:

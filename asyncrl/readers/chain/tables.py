@@ -185,24 +185,23 @@ def chain_lines(story: ChainStory) -> list[Text]:
         (story.state, STYLES.get(story.state, "")),
         f", {done} of {len(story.stages)} stages done",
     )
-    return [head, state, *(_line(stage) for stage in story.stages)]
-
-
-def _line(stage: StageStory) -> Text:
-    return Text.assemble(
-        (f"{stage.number:<10}", "dim"),
-        f"{printable(stage.name)} ({stage.kind}): ",
-        (state_words(stage), STYLES.get(stage.state, "")),
-        *(f"; {words}" for words in _facts(stage)),
-    )
+    lines = [
+        Text.assemble(
+            (f"{stage.number:<10}", "dim"),
+            f"{printable(stage.name)} ({stage.kind}): ",
+            (state_words(stage), STYLES.get(stage.state, "")),
+            *(f"; {words}" for words in _facts(stage)),
+        )
+        for stage in story.stages
+    ]
+    return [head, state, *lines]
 
 
 def _facts(stage: StageStory) -> Iterator[str]:
     if stage.cause is not None:
         yield printable(stage.cause.splitlines()[0])
     if stage.selected is not None:
-        found = stage.selected
-        yield f"{found.lines:,} lines of {found.rows:,} of {found.rows_seen:,} rows"
+        yield _made(stage)
     if stage.after is not None and stage.after.get("greedy_accuracy") is not None:
         before = "" if stage.before is None else f"{_accuracy(stage.before)} -> "
         yield f"held-out {before}{_accuracy(stage.after)}"

@@ -101,7 +101,7 @@ def _contest(
 ) -> Contest:
     """`given` has the most likely answers of two single runs."""
     found, way = _difference(shared, len(first.runs))
-    counts = (None, None, None) if given is None else _counts(shared, *given)
+    right = shared.scores == 1.0
     contest = Contest(
         first=first.label,
         second=second.label,
@@ -112,9 +112,9 @@ def _contest(
         num_tasks=len(shared.tasks),
         num_asked=shared.num_asked,
         num_without_verdict=shared.num_without_verdict,
-        num_different=counts[0],
-        num_right_in_first_alone=counts[1],
-        num_right_in_second_alone=counts[2],
+        num_different=None if given is None else len(differing_tasks(shared.tasks, *given)),
+        num_right_in_first_alone=None if given is None else int(np.sum(right[0] & ~right[1])),
+        num_right_in_second_alone=None if given is None else int(np.sum(~right[0] & right[1])),
         text="",
     )
     return {**contest, "text": _sentence(contest)}
@@ -127,13 +127,6 @@ def _difference(shared: Common, num_first: int) -> tuple[Difference, Way]:
         return {"mean": over_both.mean, "low": over_both.low, "high": over_both.high}, "seeds and tasks"
     found = paired_difference(before.mean(axis=0).tolist(), after.mean(axis=0).tolist())
     return {"mean": found.mean, "low": found.low, "high": found.high}, "paired"
-
-
-def _counts(shared: Common, first: Answers, second: Answers) -> tuple[int, int, int]:
-    """Tasks with another answer or verdict; right in the first run alone; in the second alone."""
-    right = shared.scores == 1.0
-    different = differing_tasks(shared.tasks, first, second)
-    return len(different), int(np.sum(right[0] & ~right[1])), int(np.sum(~right[0] & right[1]))
 
 
 def differing_tasks(tasks: Sequence[str], first: Answers, second: Answers) -> list[str]:

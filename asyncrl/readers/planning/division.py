@@ -73,7 +73,8 @@ def grids(shape: ModelShape, num_ranks: int) -> tuple[tuple[int, int, int], ...]
     for tensor, pipeline in itertools.product(_powers(WIDEST), _powers(DEEPEST)):
         if num_ranks % (tensor * pipeline) or shape.num_layers % pipeline:
             continue
-        if any(size % tensor for size in _columns(shape)):
+        divided = (shape.num_heads, shape.num_kv_heads, shape.ffn_size, shape.shared_expert_size)
+        if any(size % tensor for size in divided):
             continue
         experts = [1]
         if shape.num_experts is not None:
@@ -171,8 +172,3 @@ def _powers(most: int) -> Iterator[int]:
     while size <= most:
         yield size
         size *= 2
-
-
-def _columns(shape: ModelShape) -> list[int]:
-    """Numbers that a tensor size must divide."""
-    return [shape.num_heads, shape.num_kv_heads, shape.ffn_size, shape.shared_expert_size]

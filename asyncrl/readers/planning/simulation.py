@@ -113,7 +113,8 @@ class Simulation:
         while not self._is_over:
             while self._ends and self._ends[0][1] != self._ends[0][2].stamp:
                 heapq.heappop(self._ends)
-            is_held = self._is_held()
+            # No server generates: weights are installed, or a round of oversampling has its batch.
+            is_held = self._is_paused or (self.run.oversampling is not None and self._has_batch())
             seconds = math.inf if is_held or not self._ends else max(0.0, self._ends[0][0] - self._decoded)
             happening = self._happenings[0][0] - self.now if self._happenings else math.inf
             assert min(seconds, happening) < math.inf, "nothing is left that could happen"
@@ -128,10 +129,6 @@ class Simulation:
         return self._outcome
 
     # The rollout side
-
-    def _is_held(self) -> bool:
-        """Whether no server generates: weights are installed, or a round of oversampling has its batch."""
-        return self._is_paused or (self.run.oversampling is not None and self._has_batch())
 
     def _advance(self, seconds: float, *, is_held: bool) -> None:
         self.now += seconds
@@ -261,9 +258,6 @@ class Simulation:
             self._is_batch_there = self._choose() is not None
         return self._is_batch_there
 
-    def _is_idle(self) -> bool:
-        return not self._num_running
-
     def _plan(self, seconds: float, happen: Callable[[], None]) -> None:
         heapq.heappush(self._happenings, (self.now + seconds, next(self._numbers), happen))
 
@@ -306,7 +300,7 @@ class Simulation:
             yield costs.publish_seconds - costs.install_seconds
             if self.run.interrupt == "drain":
                 self._is_draining, asked = True, self.now
-                yield self._is_idle
+                yield lambda: not self._num_running
                 waited += self.now - asked
             self._is_paused = True
             yield costs.install_seconds + self._recompute_seconds()

@@ -140,7 +140,10 @@ def step_responses(steps: Sequence[Row]) -> list[StepResponses]:
     return [
         StepResponses(
             step=int(row["step"]),
-            **{field: _number(row, column) for field, (column, _) in _COLUMNS.items()},
+            **{
+                field: row[column] if is_number(row.get(column)) else None
+                for field, (column, _) in _COLUMNS.items()
+            },
             reflection_words_by_word={
                 name.removeprefix(_BY_WORD): row[name]
                 for name in row
@@ -179,7 +182,3 @@ def responses_csv(report: RunReport) -> str:
         values = [*(getattr(each, field) for field in _COLUMNS), *(by_word.get(word) for word in words)]
         table.writerow([each.step, *("" if value is None else value for value in values)])
     return text.getvalue()
-
-
-def _number(row: Row, name: str) -> float | None:
-    return row[name] if is_number(row.get(name)) else None

@@ -20,7 +20,7 @@ from asyncrl.errors import DiskError, InputError
 from asyncrl.journal.responses import ResponseTokens
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.readers.selection.candidate import Candidate
-from asyncrl.records import Observed, VerifierSpec
+from asyncrl.records import Observed
 from asyncrl.rollout.told_task import conversation_of
 from asyncrl.system.files import find_refusal
 
@@ -96,8 +96,10 @@ class LineMaker:
             "from_tokenizer": self.origin.tokenizer,
         }
         gold = row.answer if is_json(row.answer) else str(row.answer)
-        own = of_line(row, found, tokens)
-        return {"prompt": row.prompt, **own, "answer": gold, "verifier": _named(row.verifier), **shared} | {
+        own, spec = of_line(row, found, tokens), row.verifier
+        # As a data row names its verifier.
+        verifier = {"name": spec.name, "options": dict(spec.options)} if spec.options else spec.name
+        return {"prompt": row.prompt, **own, "answer": gold, "verifier": verifier, **shared} | {
             name: value
             for prefix, each in zip(("from_",) if len(found) == 1 else PAIR, found, strict=True)
             for name, value in _provenance(prefix, each).items()
@@ -164,11 +166,6 @@ def _readable(part: Observed) -> Observed:
     except ValueError:
         return Observed(part.tokens)
     return part
-
-
-def _named(spec: VerifierSpec) -> str | dict[str, Any]:
-    """As a data row names its verifier."""
-    return {"name": spec.name, "options": dict(spec.options)} if spec.options else spec.name
 
 
 def _provenance(prefix: str, each: Candidate) -> dict[str, Any]:
