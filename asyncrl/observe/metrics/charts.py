@@ -94,10 +94,7 @@ CHARTS = (
     ),
     Chart(
         "Behavior against trainer, KL (nats per token)",
-        [
-            ("mismatch_kl", "lag 0: engines alone", BLUE),
-            ("staleness_kl", "lag ≥ 1: with staleness", ORANGE),
-        ],
+        [("mismatch_kl", "lag 0: engines alone", BLUE), ("staleness_kl", "lag ≥ 1: with staleness", ORANGE)],
         "tiny",
         is_log=True,
         is_compared=True,

@@ -145,10 +145,7 @@ def print_table(table: Table, console: Console) -> None:
     drawn = RichTable(box=None, padding=(0, 2, 0, 0))
     for index, title in enumerate(table.header):
         drawn.add_column(
-            Text(printable(title)),
-            justify="right" if index else "left",
-            header_style="dim",
-            overflow="fold",
+            Text(printable(title)), justify="right" if index else "left", header_style="dim", overflow="fold"
         )
     for row in table.rows:
         drawn.add_row(*(Text(printable(cell)) for cell in row))

@@ -209,11 +209,7 @@ class Regraded:
 
 
 async def grade_again(
-    recipe: Recipe,
-    drawn: Drawn,
-    tasks: AuditTasks,
-    found: dict[str, Regraded],
-    told: Callable[[], None],
+    recipe: Recipe, drawn: Drawn, tasks: AuditTasks, found: dict[str, Regraded], told: Callable[[], None]
 ) -> None:
     """Adds each response whose task has a gold to `found`, by its trajectory id, as its verdict comes, and
     calls `told`. Raises NoVerdicts within an ExceptionGroup."""

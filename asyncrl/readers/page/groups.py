@@ -12,14 +12,7 @@ from typing import Any
 from aiohttp import web
 
 from asyncrl.journal.reader import GroupFilter
-from asyncrl.journal.rows import (
-    CallRow,
-    GroupSummary,
-    ObservationRow,
-    SegmentRow,
-    TrajectoryRow,
-    as_text,
-)
+from asyncrl.journal.rows import CallRow, GroupSummary, ObservationRow, SegmentRow, TrajectoryRow, as_text
 from asyncrl.journal.search import search_text
 from asyncrl.model.token_text import TokenTexts
 from asyncrl.readers.page.runs import Run, answer, run_of, whole

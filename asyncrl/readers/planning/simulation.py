@@ -246,11 +246,7 @@ class Simulation:
         if queue.order == "freshness" and len(liked) >= queue.groups_per_batch:
             liked.sort(key=lambda group: (-group.mean_version(), group.group_id))
         return choose_liked(
-            live,
-            liked,
-            self._num_taken,
-            batch_size=queue.groups_per_batch,
-            max_staleness=queue.max_staleness,
+            live, liked, self._num_taken, batch_size=queue.groups_per_batch, max_staleness=queue.max_staleness
         )
 
     def _has_batch(self) -> bool:

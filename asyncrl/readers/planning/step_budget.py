@@ -166,10 +166,7 @@ def utilisation(shape: ModelShape, parts: Sequence[Part], load: Load, device: De
 
 def budget_table(shape: ModelShape, device: Device, load: Load) -> list[str]:
     """Lines of a table: each part with torch's kernels and with fused ones."""
-    lines = [
-        "| part | GFLOP | KB | bound by | us | us, fused |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = ["| part | GFLOP | KB | bound by | us | us, fused |", "|---|---|---|---|---|---|"]
     plain, fused = (step_parts(shape, kernels, load) for kernels in (TORCH_KERNELS, FUSED_KERNELS))
     for before, after in zip(plain, fused, strict=True):
         if not before.seconds(device)[0]:

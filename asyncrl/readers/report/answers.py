@@ -14,13 +14,7 @@ from asyncrl.journal.evaluations import (
     read_prompts,
     read_texts,
 )
-from asyncrl.journal.kept_answers import (
-    ANSWERS,
-    MOST_CHARACTERS,
-    KeptResult,
-    ShownAnswers,
-    read_results,
-)
+from asyncrl.journal.kept_answers import ANSWERS, MOST_CHARACTERS, KeptResult, ShownAnswers, read_results
 from asyncrl.journal.reader import JournalReader
 from asyncrl.observe.metrics.sample_curves import Compared, Tally, compare, compare_rows
 from asyncrl.observe.terminal.model_differences import comparison_table
@@ -161,9 +155,7 @@ def measured_before_and_after(measured: Measured) -> schema.Answers | None:
 
 
 def _tasks(
-    changes: Mapping[str, str],
-    prompt: Callable[[str], str],
-    given: Callable[[int, str], schema.GivenAnswer],
+    changes: Mapping[str, str], prompt: Callable[[str], str], given: Callable[[int, str], schema.GivenAnswer]
 ) -> list[schema.AnsweredTask]:
     """`given` takes the side, 0 before and 1 after, and the task."""
     return [

@@ -150,10 +150,7 @@ class Selection:
     """Digests of (question, response), of all rows: two rows may ask the same."""
 
     async def write(
-        self,
-        rows: Iterable[Row],
-        generated: Mapping[str, Sequence[Candidate]],
-        told: Callable[[int], None],
+        self, rows: Iterable[Row], generated: Mapping[str, Sequence[Candidate]], told: Callable[[int], None]
     ) -> None:
         """All lines of `rows`. `told` gets how many more rows are done."""
         known: set[str] = set()

@@ -61,9 +61,7 @@ def test_they_are_counted_by_reason_since_the_last_batch(
     assert (row["fault"], row["server"], row["stale"]) == (1, 1, 1)
 
 
-async def test_a_run_whose_groups_have_no_signal_says_so_before_its_first_step(
-    tmp_path: Path,
-) -> None:
+async def test_a_run_whose_groups_have_no_signal_says_so_before_its_first_step(tmp_path: Path) -> None:
     recipe = make_recipe(
         trainer={"num_steps": 1},
         replay={"drops_no_signal": True, "max_dropped_in_a_row": 20},

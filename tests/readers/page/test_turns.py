@@ -187,7 +187,7 @@ async def test_contexts_behind_summaries_are_one_story_with_the_cut_marked(
         await page.wait_for("document.querySelectorAll('#group article').length === 4")
         story = "[...document.querySelectorAll('#group article')].map(a => [a.className, a.dataset.outcome])"
         assert await page.evaluate(story) == [
-            *(["", "correct"], ["continued", "correct"], ["continued", "correct"], ["", "wrong"]),
+            *(["", "correct"], ["continued", "correct"], ["continued", "correct"], ["", "wrong"])
         ]
         assert (await page.text("#group")).count("The context is cut here") == 2
     queue.journal.close()

@@ -24,18 +24,10 @@ LONG_TAIL = log_normal_lengths(100.0, 1.0, limit=1000, samples_per_group=5, prom
 
 
 def planned(
-    *,
-    groups: int = 4,
-    samples: int = 5,
-    staleness: int = 0,
-    steps: int = 12,
-    **changes: Any,
+    *, groups: int = 4, samples: int = 5, staleness: int = 0, steps: int = 12, **changes: Any
 ) -> PlannedRun:
     queue = QueueSettings(
-        groups_per_batch=groups,
-        samples_per_group=samples,
-        max_staleness=staleness,
-        num_steps=steps,
+        groups_per_batch=groups, samples_per_group=samples, max_staleness=staleness, num_steps=steps
     )
     run = PlannedRun(queue, COSTS, num_servers=1, max_running_requests=64, decode_slots=64.0)
     return replace(run, **changes)

@@ -22,9 +22,7 @@ H100 = GPUS["H100"]
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
     return make_recipe(
-        tmp_path,
-        rollout={"max_new_tokens": 4000, "groups_per_batch": 4},
-        serving={"max_total_tokens": 10**6},
+        tmp_path, rollout={"max_new_tokens": 4000, "groups_per_batch": 4}, serving={"max_total_tokens": 10**6}
     )
 
 
