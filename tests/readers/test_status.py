@@ -15,12 +15,12 @@ from rich.console import Console
 from asyncrl.commands.main import main
 from asyncrl.journal.starts import RunEnd, record_end
 from asyncrl.journal.writer import Journal
-from asyncrl.observe.metrics.mishaps import POST_MORTEM, warnings_of
+from asyncrl.observe.metrics.mishaps import POST_MORTEM
 from asyncrl.readers.page.overview import read_line
 from asyncrl.readers.page.runs import Run
 from asyncrl.readers.report.collect import collect
 from asyncrl.readers.status import TITLE_WIDTH, print_end, read_run, status_lines
-from asyncrl.run.metrics_file import MetricsWriter, read_metrics
+from asyncrl.run.metrics_file import MetricsWriter
 from asyncrl.run.status import ServerStatus, write_status
 
 SERVER: ServerStatus = {
@@ -78,15 +78,10 @@ def test_faults_of_verifiers_are_counted_with_those_that_a_retry_mended(
     assert (run.num_faults, run.num_retried) == (2, 39)
 
 
-@pytest.fixture
-def narrow(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    return lambda columns: monkeypatch.setenv("COLUMNS", str(columns))
-
-
 def test_a_running_run_says_who_waits_how_long_it_takes_and_what_is_wrong(
-    folder: Path, printed: Printed, narrow: Callable[[int], None]
+    printed: Printed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    narrow(80)
+    monkeypatch.setenv("COLUMNS", "80")
     code, out = printed()
     lines = out.splitlines()
     assert code == 0
@@ -139,18 +134,6 @@ def test_a_warning_with_the_end_of_a_log_is_its_first_line(folder: Path, printed
         metrics.event("warning", text=text, step=12, count=1)
     _, out = printed()
     assert "step 12: trainer 0 was killed. Its last lines (logs/trainer-0.log):" in out and "loss" not in out
-
-
-def test_warnings_are_counted_over_all_starts_as_on_the_page(folder: Path, printed: Printed) -> None:
-    for _ in range(2):
-        # The counts of each start begin at 1.
-        with MetricsWriter(folder / "metrics.jsonl") as metrics:
-            for count in (1, 10, 12):
-                metrics.event("warning", text="a server is slow", step=12, count=count)
-    _, out = printed()
-    assert "warning   step 12: a server is slow (24 times)" in out.splitlines()
-    shown = read_run(folder).warnings
-    assert shown[::-1] == warnings_of(read_metrics(folder / "metrics.jsonl").events)
 
 
 def test_the_json_holds_everything(folder: Path, printed: Printed) -> None:

@@ -54,14 +54,6 @@ def test_the_longer_a_stage_takes_the_fewer_lines_it_writes() -> None:
     assert 20 < len(file.getvalue().splitlines()) < 40
 
 
-def test_a_forced_terminal_that_is_none_gets_plain_lines() -> None:
-    file = io.StringIO()
-    screen = Console(file=file, force_terminal=True, width=80, color_system=None)
-    with stage("base model", 4, console=screen, clock=Clock()) as bar:
-        bar.advance(4)
-    assert file.getvalue().splitlines() == ["start   base model", "done    base model in 0.0 s"]
-
-
 def test_of_a_stage_that_is_stopped_nothing_is_said() -> None:
     screen, file = plain()
     with pytest.raises(KeyboardInterrupt), stage("rollout servers", console=screen):

@@ -1,7 +1,6 @@
 """The runs of the page: those that are there, kept and read again, and the line of each in the overview."""
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,6 @@ from fakes.finished_run import write_run
 from fakes.statuses import make_status
 
 from asyncrl.errors import InputError
-from asyncrl.journal.starts import forget_end
-from asyncrl.journal.writer import Journal
 from asyncrl.readers.page import runs as page_runs
 from asyncrl.readers.page.overview import MOST_POINTS, read_head, read_line
 from asyncrl.readers.page.runs import Run, Runs
@@ -80,25 +77,10 @@ def test_a_path_without_runs_is_refused(tmp_path: Path, path: str) -> None:
         Runs([tmp_path / path])
 
 
-def test_the_head_says_how_far_the_run_is(run_folder: Path) -> None:
-    head = read_head(Run("sums", run_folder))
-    assert (head["step"], head["total_steps"]) == (10, 10)
-    assert head["accuracies"][-1] == [10, 0.8]
-
-
 def test_a_run_that_writes_its_status_is_shown_with_its_state_and_steps(run_folder: Path) -> None:
     write_status(run_folder, make_status(step=12))
     line = read_line(Run("sums", run_folder))
     assert (line["state"], line["step"], line["total_steps"]) == ("training", 12, 40)
-
-
-def test_a_run_whose_status_is_old_is_no_longer_running(run_folder: Path) -> None:
-    journal = Journal(run_folder / "journal.sqlite")
-    journal.write(forget_end())
-    journal.close()
-    write_status(run_folder, make_status(time_seconds=time.time() - 100))
-    before = read_head(Run("sums", run_folder))
-    assert before["state"] == "no longer running"
 
 
 def test_a_line_holds_accuracies_the_last_reward_and_the_last_alarm(run_folder: Path) -> None:
@@ -106,6 +88,7 @@ def test_a_line_holds_accuracies_the_last_reward_and_the_last_alarm(run_folder: 
         for step, text in ((3, "Entropy fell."), (8, "Lengths exploded.")):
             writer.event("alarm", alarm="x", step=step, text=text, value=1.0, limit=0.5, is_first=True)
     line = read_line(Run("sums", run_folder))
+    assert read_head(Run("sums", run_folder)) == line and (line["step"], line["total_steps"]) == (10, 10)
     assert line["accuracies"] == [[0, 0.5], [10, 0.8]]
     assert (line["low"], line["high"]) == (0.49, 0.94)
     assert line["reward"] == 0.9
