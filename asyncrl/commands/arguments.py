@@ -1,5 +1,4 @@
-"""Arguments of commands on a recipe: the recipe (or a model in its place) and overrides, in any order,
-between options."""
+"""Arguments of commands on a recipe: the recipe (or a model in its place) and overrides, in any order."""
 
 import argparse
 import os
@@ -72,8 +71,7 @@ def check_has_tasks(recipe: Recipe, command: str) -> None:
 
 
 def is_override(word: str) -> bool:
-    """Whether a word of the command line is a "section.key=value" or "@FILE"; a file of that name is a
-    recipe."""
+    """Whether a word is a "section.key=value" or "@FILE"; a file of that name is a recipe."""
     is_either = _OVERRIDE.match(word) is not None or word.startswith(OVERLAY)
     return is_either and not os.path.isfile(word)
 

@@ -91,8 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when audited, 1 when the other verifier gives no verdicts, 130 after Ctrl-C; both print what there
-    is. Raises InputError."""
+    """0 when audited, 1 when the other verifier gives no verdicts, 130 after Ctrl-C. Raises InputError."""
     warn_on_stderr()
     begun: list[Audit] = []
     # With --json standard output holds the object alone.

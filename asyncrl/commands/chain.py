@@ -138,8 +138,7 @@ def _ended(record: SelectionRecord, account: Account | None, out: Path) -> Selec
 def _measured(
     record: SelectionRecord, write: Callable[[SelectionRecord], None]
 ) -> Iterator[Callable[[], SelectionRecord]]:
-    """Writes `record` with what was used so far, every INTERVAL_SECONDS: kill -9 loses one interval. Yields
-    the record of the moment."""
+    """Writes `record` with what was used so far, every INTERVAL_SECONDS. Yields the record of the moment."""
     meter = UsageMeter(lambda: (), gpus={}, num_gpus=0)
     is_over = threading.Event()
     lock = threading.Lock()

@@ -1,5 +1,4 @@
-"""Answers of a chat: what the model is given and writes, and what tools and environments say between its
-turns."""
+"""Answers of a chat: what the model is given and writes, and what tools and environments say to that."""
 
 import asyncio
 import contextlib

@@ -1,5 +1,4 @@
-"""The page that explains a refusal or a failure: found by the module that raised it, and for a recipe by the
-key."""
+"""The page that explains a refusal or a failure: by the module that raised it, for a recipe by the key."""
 
 import re
 import sys

@@ -1,5 +1,4 @@
-"""`asyncrl report RUN|CHAIN...`: what runs and chains learned and took, as a page, JSON, Markdown, CSV and a
-picture."""
+"""`asyncrl report RUN|CHAIN...`: what runs and chains learned, as page, JSON, Markdown, CSV and picture."""
 
 import argparse
 import json

@@ -27,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when identical, 1 when not or when a process failed. Raises InputError for what cannot be
-    reproduced."""
+    """0 when identical, 1 when not or when a process failed. Raises InputError."""
     path: Path = arguments.run
     written = read_run_recipe(path)
     recipe = plan_reproduction(path, arguments.step).recipe

@@ -112,8 +112,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when lines were written; 1 without any, or when a server failed; 130 after Ctrl-C. Raises
-    InputError."""
+    """0 when lines were written, 1 without any or for a failure, 130 after Ctrl-C. Raises InputError."""
     return selected(arguments)[0]
 
 

@@ -1,7 +1,7 @@
 """`asyncrl verify`: grades rows of {"gold", "response"} with a verifier, or checks a verifier's contract.
 
-Rows go to standard output as they came, in order, with "verdict" added; progress and a summary
-go to standard error."""
+Rows go to standard output in their order, with "verdict" added; progress and a summary to standard error.
+"""
 
 import argparse
 import asyncio

@@ -63,8 +63,7 @@ def _nearest(option: str, known: Collection[str]) -> str:
 
 @functools.cache
 def ask_sglang(arguments: tuple[str, ...]) -> dict[str, Any]:
-    """Answer of engine/options.py, which needs no GPU; asked once per process. Raises InputError where SGLang
-    cannot be imported."""
+    """Answer of engine/options.py, asked once per process. Raises InputError without SGLang."""
     command = [sys.executable, "-m", PROGRAM, *arguments]
     environment = os.environ | engine_environment(threads=1, has_gpu=False)
     try:

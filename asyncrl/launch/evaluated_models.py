@@ -154,8 +154,7 @@ def _check_tokenizers(models: Sequence[EvaluatedModel]) -> None:
 
 
 def answers_file(recipe: Recipe) -> Path:
-    """In the run folder where there is a run that may be written to, else one for all that the user
-    evaluates."""
+    """In the folder of a run that may be written to, else one for all that the user evaluates."""
     folder = recipe.folder()
     is_run = (folder / RECIPE).is_file() and os.access(folder, os.W_OK)
     return (folder if is_run else cache_folder("evaluations")) / ANSWERS

@@ -138,8 +138,7 @@ def check_names(recipe: Recipe) -> None:
 
 
 def _makes_model(recipe: Recipe) -> bool:
-    """Whether the model or the teacher is in `prepare.folder`, or may come to be elsewhere by what `prepare`
-    does."""
+    """Whether the model or the teacher is in `prepare.folder`, or may come about by what `prepare` does."""
     if recipe.prepare is None:
         return False
     models = [recipe.model, *([recipe.of_teacher().model] if recipe.teacher.is_on() else [])]

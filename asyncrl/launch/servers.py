@@ -66,8 +66,7 @@ class LocalServers:
     ) -> None:
         """`changes` were made in earlier starts of the run: what they removed is left out. `places` are those
         that `site` has found for `server_needs`. `side_models` by the names of their processes. The
-        processes accept only requests with the token of `keys`, which learn their URLs; without `keys`, all
-        requests."""
+        processes accept requests with the token of `keys`, which learn their URLs; without `keys`, all."""
         self._recipe = recipe
         self._model_folder = model_folder
         self._logs = logs

@@ -30,7 +30,7 @@ BAD_INPUT = 2
 CERTAIN = (BAD_INPUT, DiskError.EXIT_CODE, Diverged.EXIT_CODE)
 """Exit codes that another start would end with too."""
 TOLD = (DiskError.EXIT_CODE, Diverged.EXIT_CODE)
-"""Exit codes of a trainer that tells why in a record (`wire.ending`)."""
+"""Exit codes of a trainer that tells why in a record (`wire.messages.find_ending`)."""
 
 
 class TrainerFailed(AsyncrlError):

@@ -57,8 +57,7 @@ def has_fused_weight_gradients() -> bool:
 
 
 def outward_address(host: str = "192.0.2.1") -> str:
-    """The address of this machine on its way to `host`, or to other networks; 127.0.0.1 where there is no
-    such way."""
+    """The address of this machine on its way to `host`, or to other networks; 127.0.0.1 where none is."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             # Sends nothing: the kernel only chooses a route. The default is reserved for documentation.

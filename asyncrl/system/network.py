@@ -55,14 +55,12 @@ def _take(port: int) -> bool:
     return True
 
 
-# Our aiohttp sessions use no proxy, but requests, httpx and urllib (in SGLang and in verifiers) follow the
-# environment variables.
+# Our aiohttp sessions use no proxy; requests, httpx and urllib (SGLang, verifiers) follow the variables.
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "0.0.0.0")
 
 
 def loopback_direct(environment: Mapping[str, str], *own: str) -> dict[str, str]:
-    """Variables to add to `environment`: both spellings of no_proxy, previous hosts included. `own` are other
-    names of this machine."""
+    """Both spellings of no_proxy to add to `environment`, hosts of before included, and `own` names."""
     hosts = [environment.get(name, "") for name in ("no_proxy", "NO_PROXY")]
     before = [host.strip() for text in hosts for host in text.split(",") if host.strip()]
     # Clients understand "*" only if it stands alone.

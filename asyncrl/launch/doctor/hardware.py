@@ -171,8 +171,7 @@ _UNSYNCHRONISED = 5
 
 
 def _kernel_keeps_time() -> bool | None:
-    """Whether the kernel says that a program such as chrony keeps its clock right; None where it does not
-    say."""
+    """Whether the kernel says that a program (as chrony) keeps its clock right; None: it does not say."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         # All zero: modes 0 only reads.

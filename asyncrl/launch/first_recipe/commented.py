@@ -1,5 +1,4 @@
-"""Files of `asyncrl init`: a recipe as YAML with a comment beside each key, and a project folder that works
-on a CPU."""
+"""Files of `asyncrl init`: a recipe as YAML with comments beside its keys, and a project folder for a CPU."""
 
 import json
 import re
@@ -88,8 +87,7 @@ FILES = ("README.md", RECIPE, "verifier.py", "data/heldout.jsonl", "data/train.j
 
 
 def write_skeleton(folder: Path) -> list[Path]:
-    """The files written into `folder`, which is made. Raises InputError where one of them is there already;
-    then none is written."""
+    """The files written into `folder`, which is made. Raises InputError and writes none where one exists."""
     texts = {name: (SOURCE / name).read_text(encoding="utf-8") for name in FILES}
     return write_new(folder, texts)
 

@@ -27,8 +27,7 @@ RESPONSES = {"math": 8192, "code": 4096, "tools": 8192}
 STATE_BYTES = 18
 """Per parameter: bfloat16 weights, float32 gradients and master weights, two moments."""
 CACHED_TRAJECTORIES, SHARED_TRAJECTORIES = 16, 8
-"""Longest ones that a server's cache must hold at once, at least: where it has GPUs of its own, and where
-it shares them."""
+"""Longest ones that a server's cache must hold at once, on GPUs of its own, and on shared ones."""
 LARGEST_CACHE = 2**20
 """Tokens of the cache of a server that shares its GPU."""
 MICRO_BATCH = 16384
@@ -103,8 +102,7 @@ class _Sizer:
         return self._packings[key]
 
     def _state_fits(self, division: Division) -> bool:
-        """Whether weights, gradients and Adam's states fit if every rank has an equal part: a bound that
-        spares most of a search."""
+        """Whether weights, gradients and Adam's states fit in equal parts: spares most of a search."""
         states = STATE_BYTES * num_parameters(self._shape)
         return states <= division.num_ranks * FULL_SHARE * self._wish.gpu.memory_gb * 1e9
 

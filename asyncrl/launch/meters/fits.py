@@ -129,8 +129,7 @@ class _Search:
     longest_prompt: int | None
 
     def first(self, what: str, tried: Iterable[tuple[Settings, int, int, bool]]) -> Fit | None:
-        """The simplest layout of the first of (settings, ranks, GPUs of servers, whether they take turns)
-        that can fit."""
+        """The simplest layout of the first (settings, ranks, servers' GPUs, takes turns) that can fit."""
         for extra, ranks, server_gpus, in_turns in tried:
             server = self._server_settings(server_gpus, in_turns)
             if server is None:

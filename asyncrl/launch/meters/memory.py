@@ -133,8 +133,7 @@ def host_bytes(recipe: Recipe, shape: ModelShape) -> int:
 
 
 def run_bytes(recipe: Recipe, shape: ModelShape, *, longest_prompt: int | None = None) -> int:
-    """All servers, those of side models too, and trainer ranks on one CPU machine; `longest_prompt` as in
-    `trainer_memory`."""
+    """All servers and trainer ranks on one CPU machine; `longest_prompt` as in `trainer_memory`."""
     memory = trainer_memory(recipe, shape, longest_prompt=longest_prompt)
     num_ranks, num_servers = recipe.trainer.num_processes, num_local_servers(recipe)
     processes = num_ranks * TRAINER_PROCESS_BYTES + num_servers * SERVER_PROCESS_BYTES
@@ -224,8 +223,7 @@ class MemoryLimitMeter:
         self._before = measure()
 
     def row(self) -> dict[str, float]:
-        """memory_limit_share, and memory_stall_share of the time since the last call; those that there
-        are."""
+        """memory_limit_share, and memory_stall_share since the last call; those that there are."""
         now, seconds = self._measure(), self._clock()
         before, passed = self._before, seconds - self._seconds
         self._before, self._seconds = now, seconds

@@ -26,8 +26,7 @@ DISCOVERY_SECONDS = 10.0
 
 
 class UsageMeter:
-    """Usage since it was made: of this process, of `processes()` by name, and of all others below this
-    one."""
+    """Usage since it was made: of this process, `processes()` by name, and all others below this one."""
 
     def __init__(
         self,

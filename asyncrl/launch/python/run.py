@@ -1,5 +1,4 @@
-"""A run, by its folder: what it measured and sampled, its model, its end. Of one that still trains, as of
-now."""
+"""A run, by its folder: what it has measured and sampled by now, its model, its end."""
 
 import json
 import os

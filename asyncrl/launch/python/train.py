@@ -1,5 +1,4 @@
-"""`asyncrl.train` and `asyncrl.resume`: a call becomes a recipe and files in the run folder, and the command
-line's own process trains it."""
+"""`asyncrl.train` and `asyncrl.resume`: a call becomes a recipe and files, which the command line trains."""
 
 import inspect
 import re

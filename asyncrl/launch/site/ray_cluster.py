@@ -1,9 +1,9 @@
 """The nodes of a Ray cluster as a site: `cluster.backend: ray`.
 
-Each process has a placement group's bundle and an actor in it (`ray_node.NodeProcess`), which starts the same
-command as on one machine. When a node is lost, Ray places its bundles on another one as soon as one has room;
-here the actors are made again. What a server or trainer does about it is decided where it would be after any
-death: the server joins as STALE, the trainer restarts from its checkpoint.
+Each process has a placement group's bundle and an actor in it (`ray_process.NodeProcess`), which starts the
+same command as on one machine. When a node is lost, Ray places its bundles on another one as soon as one has
+room; here the actors are made again. What a server or trainer does about it is decided where it would be
+after any death: the server joins as STALE, the trainer restarts from its checkpoint.
 """
 
 import asyncio
@@ -140,8 +140,7 @@ class RayCluster:
         return f"{run_folder.name}-{origin}"
 
     def _reserve(self, needs: Sequence[Need]) -> None:
-        """Trainer ranks on as few nodes as possible, on one where nodes share no disk; a server has one
-        bundle, which is on one node."""
+        """Trainer ranks on as few nodes as possible, on one where nodes share no disk; a server on one."""
         strategy = "PACK" if self._is_shared else "STRICT_PACK"
         wanted = [self._resources(need, index) for index, need in enumerate(needs)]
         group = placement_group(wanted, strategy=strategy)

@@ -214,8 +214,7 @@ class NodeProcess:
         await self._process.start()
 
     async def follow(self, offset: int) -> tuple[bytes, int | None]:
-        """The log from `offset` on, as soon as there is something; the exit code once it has ended and
-        nothing is left to read."""
+        """The log from `offset` on, once there is something; the exit code once nothing is left to read."""
         assert self._process is not None, f"{self._name} was not started"
         deadline = asyncio.get_running_loop().time() + FOLLOW_SECONDS
         while True:
@@ -239,8 +238,7 @@ class NodeProcess:
             await self._process.stop(grace_seconds=grace_seconds)
 
     async def close(self) -> None:
-        """Ends what still runs and leaves nothing on the node but fetched models: the controller has what was
-        committed."""
+        """Ends what still runs and leaves nothing on the node but fetched models."""
         await self.stop(0.0)
         if self._files is not None:
             await self._files.close()
