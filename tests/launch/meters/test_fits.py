@@ -9,6 +9,7 @@ from fakes.recipes import make_recipe
 from fakes.shapes import seven_b_shape, tiny_shape
 
 from asyncrl.errors import InputError
+from asyncrl.launch.first_recipe.commented import plain
 from asyncrl.launch.meters.fits import Fit, find_fits, fit_gpus
 from asyncrl.launch.meters.memory import trainer_memory
 from asyncrl.model.layout import check_layout
@@ -41,17 +42,6 @@ def recipe_of(**sections: Any) -> Recipe:
     return make_recipe(Path("m"), rollout=rollout, model=model, **sections)
 
 
-def nested(settings: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in settings.items():
-        *sections, name = key.split(".")
-        place = found
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
-    return found
-
-
 def merged(base: dict[str, Any], on_top: dict[str, Any]) -> dict[str, Any]:
     both = {**base, **on_top}
     for key in base.keys() & on_top.keys():
@@ -67,7 +57,7 @@ class Reader:
         self.sections = sections
 
     def __call__(self, settings: Any) -> Recipe:
-        return recipe_of(**merged(self.sections, nested(dict(settings))))
+        return recipe_of(**merged(self.sections, plain((key, value, "") for key, value in settings.items())))
 
 
 def offers(shape: ModelShape, **sections: Any) -> tuple[dict[str, Fit], Reader]:
