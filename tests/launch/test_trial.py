@@ -49,10 +49,6 @@ def try_rows(folder: Path, *rows: dict[str, Any], num_responses: int = 1, **veri
         (f"{VERIFY}return True", "gives no verdict.*returned bool, expected a Verdict"),
         (f"{VERIFY}time.sleep(99)", "gives no verdict.*no answer in"),
         (f"{VERIFY}os._exit(1)", "gives no verdict.*ended by itself, with exit code 1"),
-        (f"{VERIFY}os.abort()", "gives no verdict.*crashed: SIGABRT"),
-        (f"{VERIFY}raise SystemExit(1)", "gives no verdict.*SystemExit: 1"),
-        (f"{VERIFY}raise OSError('\\ud800\\x00')", "gives no verdict.*OSError: \ufffd\ufffd "),
-        (f"{VERIFY}return Verdict(Outcome.CORRECT, 2.0)", "gives no verdict.*score is 2.0, expected"),
         (
             f"{VERIFY}return {WRONG}\n    def verify_fast(self, response, reference): os._exit(7)",
             "gives no verdict.*exit code 7",
