@@ -85,7 +85,7 @@ class Serving(Section):
     extra_arguments: list[str] = []
     """Options appended to the command line of local servers: those of SGLang that decide about memory,
     scheduling, kernels, CUDA graphs and logs. Others, which could change tokens, log-probs, versions or
-    weights, are refused with the reason; asyncrl/recipe/server_options.py lists both."""
+    weights, are refused with the reason; asyncrl/recipe/server_options.yaml lists both."""
 
     @field_validator("extra_arguments")
     @classmethod
