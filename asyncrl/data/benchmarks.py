@@ -1,14 +1,14 @@
 """The public benchmarks that `asyncrl eval` knows by name: where their rows are, how they are usually asked.
 
-Each is pinned to a commit of its repository, so that two evaluations ask the same. Layouts and commits were
-taken from the repositories' cards and from public code that pins them; `columns` also read the copies that
-evaluation scripts ship (github.com/hkust-nlp/simpleRL-reason, github.com/openai). Owns no templates: a
-recipe's prompt comes before the instruction suggested here.
+benchmarks.yaml lists them. Layouts and commits were taken from the repositories' cards and from public code
+that pins them; `columns` also read the copies that evaluation scripts ship
+(github.com/hkust-nlp/simpleRL-reason, github.com/openai). Owns no templates: a recipe's prompt comes before
+the instruction suggested here.
 """
 
 import ast
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from asyncrl.errors import InputError, did_you_mean
 from asyncrl.recipe import HeldOutSet, Source
 from asyncrl.recipe.file import absolute
 from asyncrl.recipe.sources import is_data_file
+from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.system.paths import nearest_path
 from verifiers.extract import last_box
 
@@ -30,8 +31,6 @@ BOXED_LETTER = BOXED.replace("your final answer", "the letter of your final answ
 PLAIN = "{{ question }}"
 SHUFFLE_SEED = 0
 """Seed of the order of GPQA's options."""
-COMPLETION_STOPS = ("\nclass ", "\ndef ", "\n#", "\nif ", "\nprint(")
-"""Strings that end the completion of a function (Chen et al. 2021, arxiv.org/abs/2107.03374, section 3.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,89 +133,38 @@ def _stripped(row: Row, name: str) -> str:
     return text.strip()
 
 
-def _on_hub(hub_id: str, commit: str, *, columns: str, config: str | None = None) -> Source:
-    return Source(path=hub_id, revision=commit, config=config, split="test", columns=columns)
+_KINDS: dict[str, dict[str, Any]] = {
+    "math": {
+        "verifier": "math",
+        "num_samples": 1,
+        "temperature": 1.0,
+        "max_new_tokens": 2048,
+        "instruction": BOXED,
+        "instruction_name": "boxed",
+    },
+    "code": {
+        "verifier": "code",
+        "num_samples": 1,
+        "temperature": 0.8,
+        "max_new_tokens": 768,
+        "instruction": PLAIN,
+        "instruction_name": "plain",
+    },
+}
+"""Kind of a benchmark -> how those of the kind are usually asked."""
 
 
-def _math(
-    name: str, source: Source, num_rows: int, *, num_samples: int = 1, max_new_tokens: int = 2048
-) -> Benchmark:
-    return Benchmark(
-        name,
-        source,
-        num_rows,
-        verifier="math",
-        num_samples=num_samples,
-        temperature=1.0,
-        max_new_tokens=max_new_tokens,
-        instruction=BOXED,
-        instruction_name="boxed",
-    )
+def _read_catalog() -> Iterator[tuple[str, Benchmark]]:
+    listed = read_yaml(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    for name, stated in listed.items():
+        source = {"split": "test", **stated.pop("source")}
+        if source["columns"] not in READY:
+            source["columns"] = f"{HERE}:{source['columns']}"
+        usual, stop = _KINDS[stated.pop("kind")], tuple(stated.pop("stop", ()))
+        yield name, Benchmark(name, Source(**source), stop=stop, **usual | stated)
 
 
-def _code(
-    name: str, source: Source, num_rows: int, *, is_completion: bool = False, stop: tuple[str, ...] = ()
-) -> Benchmark:
-    return Benchmark(
-        name,
-        source,
-        num_rows,
-        verifier="code",
-        num_samples=1,
-        temperature=0.8,
-        max_new_tokens=768,
-        instruction=PLAIN,
-        instruction_name="completion" if is_completion else "plain",
-        is_completion=is_completion,
-        stop=stop,
-    )
-
-
-_GSM8K = _on_hub("openai/gsm8k", "740312add88f781978c0658806c59bc2815b9866", config="main", columns="gsm8k")
-_MATH500 = _on_hub("HuggingFaceH4/MATH-500", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", columns="math")
-# id, problem, solution (a box alone), url.
-_AIME24 = _on_hub(
-    "math-ai/aime24", "83a7f387baaa524a8bda0022eac0541582297103", columns=f"{HERE}:boxed_solution"
-)
-# id, problem, answer.
-_AIME25 = _on_hub("math-ai/aime25", "563bb8404243c5f09de6ec262f2db674fe5bce9b", columns="math")
-# id, question, answer, url.
-_AMC23 = _on_hub("math-ai/amc23", "80815d37005feb82cd7f8fbc6901d5d3eff43057", columns=f"{HERE}:amc23")
-# question, answer.
-_MINERVA = _on_hub(
-    "math-ai/minervamath", "ee46ddc498933b1977577953250ca5c66be64f96", columns=f"{HERE}:minerva_math"
-)
-# The English competition mathematics without pictures: question, final_answer, context and more.
-_OLYMPIAD = _on_hub(
-    "math-ai/olympiadbench", "4faaf1e6ec17d11a4218a9bf4c049ecaf954dd84", columns=f"{HERE}:olympiadbench"
-)
-# task_id, prompt, canonical_solution, test, entry_point.
-_HUMANEVAL = _on_hub(
-    "openai/openai_humaneval", "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544", columns="humaneval"
-)
-# text, code, test_list, test_setup_code and more.
-_MBPP = _on_hub(
-    "google-research-datasets/mbpp", "4bb6404fdc6cacfda99d4ac4205087b89d32030c", config="full", columns="mbpp"
-)
-_ALL = (
-    _math("gsm8k", _GSM8K, 1319, max_new_tokens=1024),
-    _math("math500", _MATH500, 500),
-    _math("aime24", _AIME24, 30, num_samples=32, max_new_tokens=8192),
-    _math("aime25", _AIME25, 30, num_samples=32, max_new_tokens=8192),
-    _math("amc23", _AMC23, 40, num_samples=32, max_new_tokens=4096),
-    _math("minerva_math", _MINERVA, 272),
-    _math("olympiadbench", _OLYMPIAD, 674, max_new_tokens=4096),
-    _code("humaneval", _HUMANEVAL, 164),
-    _code(
-        "humaneval_completion",
-        _HUMANEVAL.model_copy(update={"columns": f"{HERE}:humaneval_completion"}),
-        164,
-        is_completion=True,
-        stop=COMPLETION_STOPS,
-    ),
-    _code("mbpp", _MBPP, 500),
-)
-CATALOG = {benchmark.name: benchmark for benchmark in _ALL}
+CATALOG = dict(_read_catalog())
 """Benchmarks by name."""
 GATED = {
     "gpqa": Benchmark(
