@@ -32,7 +32,6 @@ from asyncrl.recipe import Recipe
 from asyncrl.system.gpus import VISIBLE
 from asyncrl.system.machine import has_gpu
 from asyncrl.trainer.ranks import ranks
-from asyncrl.trainer.ranks.determinism import make_deterministic
 from asyncrl.wire.messages import ending_line
 from sandbox.kernel import die_with_parent
 
@@ -40,6 +39,14 @@ if TYPE_CHECKING:
     from asyncrl.trainer.step.learner import Learner
 
 BAD_INPUT = 2
+DETERMINISTIC = {
+    # Of the workspaces that cuBLAS may use, those with which a product is always split in one way.
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    # Else NCCL chooses by measured times in which order it sums.
+    "NCCL_ALGO": "Ring",
+    "NVTE_ALLOW_NONDETERMINISTIC_ALGO": "0",
+}
+"""Variables by which cuBLAS, NCCL and Transformer Engine compute the same bits again."""
 log = logging.getLogger(__name__)
 
 
@@ -104,6 +111,16 @@ def start_learner(recipe: Recipe, unsampled: Unsampled | None = None, *, remembe
     millions = num_parameters(shape) / 1e6
     log.info("%s, %.1f million parameters, %s", shape.architecture, millions, find_dtype(recipe, shape))
     return build_learner(shape, recipe, unsampled, remembers=remembers)
+
+
+def make_deterministic() -> None:
+    """trainer.deterministic, before this process first uses a GPU: torch raises where it has no deterministic
+    algorithm. A CPU is deterministic as it is; there this only forbids what a GPU could not repeat."""
+    for name, value in DETERMINISTIC.items():
+        os.environ.setdefault(name, value)
+    torch.use_deterministic_algorithms(True)
+    # Fills each new tensor with NaN: a search for defects, at a pass over memory each.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def end_now(error: BaseException) -> NoReturn:

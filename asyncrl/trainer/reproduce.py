@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from asyncrl.journal.queue_state import load_batch
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.sections.section import LAYOUT, marked, value_at
@@ -20,10 +22,18 @@ from asyncrl.run.metrics_file import Row
 from asyncrl.run.reproduction import Reproduction, plan_reproduction
 from asyncrl.trainer.bootstrap import run_rank, start_learner
 from asyncrl.trainer.ranks import ranks
-from asyncrl.trainer.ranks.determinism import SMALLEST, TOLERANCE, is_exact, is_same
 
 if TYPE_CHECKING:
     from asyncrl.trainer.step.learner import Learner
+
+
+TOLERANCE = 0.02
+"""Relative difference allowed between two computations on a GPU without `trainer.deterministic`, whose
+threads set the order of its sums. An estimate; a step amplifies the differences left by the one before it."""
+SMALLEST = 1e-3
+"""Differences below it are none: of numbers near zero, such as a mean loss, rounding is the larger part."""
+EXACT = ("num_", "learning_rate", "critic_learning_rate")
+"""Beginnings of the names of what is counted or set, not summed up."""
 
 
 def main() -> int:
@@ -72,6 +82,20 @@ def differences(recorded: Row, computed: Mapping[str, float], *, exactly: bool) 
         for name, value in computed.items()
         if not is_same(name, recorded.get(name), _recordable(value), exactly=exactly)
     ]
+
+
+def is_exact(*, deterministic: bool) -> bool:
+    """Whether this process computes the same bits twice."""
+    return deterministic or not torch.cuda.is_available()
+
+
+def is_same(name: str, recorded: float | None, again: float | None, *, exactly: bool) -> bool:
+    """Whether a metric of a step is the recorded one, where None stands for a number that is not finite."""
+    if recorded == again:
+        return True
+    if exactly or name.startswith(EXACT) or recorded is None or again is None:
+        return False
+    return abs(recorded - again) <= max(SMALLEST, TOLERANCE * abs(recorded))
 
 
 def table(recorded: Row, computed: Mapping[str, float], *, exactly: bool) -> str:

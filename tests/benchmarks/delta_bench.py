@@ -75,7 +75,7 @@ def bench(
 ) -> list[float]:
     """Medians, by column."""
     from asyncrl.serving.publication import find_load
-    from asyncrl.trainer.publishing.deltas import DeltaFolders, LoadDeltas
+    from asyncrl.trainer.publishing.encodings import DeltaFolders, LoadDeltas
     from asyncrl.trainer.publishing.publish import Publisher
 
     encoding, way = kind.split()

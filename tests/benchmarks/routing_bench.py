@@ -29,7 +29,7 @@ from serving.engine.servers import running_server
 
 from asyncrl.recipe.server_options import ROUTED_EXPERTS
 from asyncrl.records import Batch
-from asyncrl.trainer.parts.routing_replay import RoutingReplay
+from asyncrl.trainer.parts.served_columns import RoutingReplay
 from asyncrl.trainer.ranks import ranks
 
 COLUMNS = {"KL": "mismatch_kl", "capped": "capped_share", "largest": "mismatch_logprob_max"}

@@ -173,7 +173,7 @@ def bench_steps(load: Load, folder: Path, num_rounds: int) -> None:
 def bench_logprobs(num_tokens: int = 1500, vocabulary: int = 151_936, hidden_size: int = 64) -> None:
     """Peak memory and time of log-probs, entropies and their gradient: in chunks, and with full logits."""
     from asyncrl.trainer.network.logprobs import output_logprobs
-    from asyncrl.trainer.network.whole_logprobs import token_logprobs
+    from asyncrl.trainer.network.output_kernels import token_logprobs
 
     def chunked(hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor) -> None:
         found, entropies = output_logprobs(hidden, weight, targets, 1.0, vocab_size=vocabulary)

@@ -30,9 +30,9 @@ FEATURES = (
     ),
     *("tasks.heldout", "tasks.pass_rates", "tasks.recorded", "tasks.selection"),
     "tasks.source_choice",
-    *("serving.delta", "trainer.publishing.deltas", "trainer.publishing.from_memory"),
-    *("trainer.network.adapted_layers", "trainer.network.adapters", "trainer.packing.kept_sets"),
-    *("serving.sglang.columns", "trainer.packing.routes", "trainer.packing.top_tokens"),
+    *("serving.delta", "trainer.publishing.encodings", "trainer.publishing.from_memory"),
+    *("trainer.network.adapted_layers", "trainer.network.adapters", "trainer.packing.terms"),
+    *("serving.sglang.columns", "trainer.packing.routes"),
     *("trainer.parts", "turns"),
 )
 """Modules and rooms of features, below asyncrl."""

@@ -3,9 +3,8 @@
 from asyncrl.model.column_bytes import TEACHER_LOGPROBS
 from asyncrl.records import CREDITS
 from asyncrl.trainer.packing.columns import Column, TokenColumn
-from asyncrl.trainer.packing.kept_sets import KeptColumn
 from asyncrl.trainer.packing.routes import RouteColumn
-from asyncrl.trainer.packing.top_tokens import TopColumn
+from asyncrl.trainer.packing.terms import KeptColumn, TopColumn
 
 _ALL: list[Column] = [
     KeptColumn(),

@@ -58,9 +58,8 @@ def take_steps(
     from asyncrl.trainer.network.convert import export_weights
     from asyncrl.trainer.network.export import write_weights
     from asyncrl.trainer.parts.critic import Critic
-    from asyncrl.trainer.parts.spikes import Spikes
+    from asyncrl.trainer.parts.records import Spikes, TokenRecord
     from asyncrl.trainer.parts.table import build_learner
-    from asyncrl.trainer.parts.token_record import TokenRecord
     from asyncrl.trainer.ranks import ranks
 
     rollout = {"top_k": 10} if kept else {}

@@ -32,7 +32,7 @@ def play(case: dict, rank: int, whole: Whole) -> SavePlan:
     from asyncrl.model.folder import check_model_folder
     from asyncrl.model.layout import check_layout
     from asyncrl.trainer.checkpoints import checkpoint
-    from asyncrl.trainer.checkpoints.boxes import SharedTensor
+    from asyncrl.trainer.checkpoints.checkpoint_files import SharedTensor
     from asyncrl.trainer.parts.table import build_learner
     from asyncrl.trainer.ranks import ranks
 
@@ -83,9 +83,9 @@ def check(case: dict, scratch: Path) -> None:
 
 def main() -> None:
     warnings.filterwarnings("ignore")
-    from asyncrl.trainer.ranks import cpu, ranks
+    from asyncrl.trainer.ranks import megatron, ranks
 
-    cpu.install()
+    megatron.run_on_cpu()
     torch.set_num_threads(1)
     new_group = dist.new_group
 

@@ -187,7 +187,7 @@ def test_adams_states_in_bfloat16_or_on_the_host_change_steps_little_and_survive
 @of_cuda_alone
 def test_chunks_of_a_large_vocabulary_give_the_whole_ones_values_and_gradients(monkeypatch):
     from asyncrl.trainer.network import logprobs
-    from asyncrl.trainer.network.whole_logprobs import token_logprobs
+    from asyncrl.trainer.network.output_kernels import token_logprobs
 
     monkeypatch.setattr(logprobs, "GPU_LOGITS_AT_ONCE", 2**26)
 
@@ -247,7 +247,7 @@ def test_digests_are_sglangs_hash_on_cuda_and_another_one_on_a_cpu():
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_float32_logits_are_products_of_bfloat16_that_are_not_rounded(temperature: float):
     from asyncrl.trainer.network.logprobs import output_logprobs
-    from asyncrl.trainer.network.whole_logprobs import token_logprobs
+    from asyncrl.trainer.network.output_kernels import token_logprobs
 
     generator = torch.Generator().manual_seed(0)
     hidden, weight = (torch.randn(rows, 64, generator=generator).bfloat16() for rows in (11, 96))

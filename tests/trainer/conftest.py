@@ -10,7 +10,7 @@ from fakes.models import write_model
 from fakes.template import Template
 
 from asyncrl.trainer.ranks import ranks
-from asyncrl.trainer.ranks.megatron_import import import_megatron
+from asyncrl.trainer.ranks.megatron import import_megatron
 
 # Before the tests here are imported, which every process of a run of tests does.
 import_megatron()

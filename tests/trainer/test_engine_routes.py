@@ -14,7 +14,7 @@ from serving.engine.servers import new_session, post, running_server
 from asyncrl.model.column_bytes import ROUTES
 from asyncrl.recipe.server_options import ROUTED_EXPERTS
 from asyncrl.records import Batch, Observed, SamplingParams, ScoredSequence, Trajectory
-from asyncrl.trainer.parts.routing_replay import RoutingReplay
+from asyncrl.trainer.parts.served_columns import RoutingReplay
 from asyncrl.trainer.step.learner import Learner
 
 BFLOAT16 = {"model": {"dtype": "bfloat16"}}

@@ -37,8 +37,15 @@ from asyncrl.run.checkpoints import (
     write_manifest,
 )
 from asyncrl.system.files import find_refusal, fresh_part, remove, replace, sync_tree, writing
-from asyncrl.trainer.checkpoints.boxes import SharedTensor
-from asyncrl.trainer.checkpoints.checkpoint_files import Agreement, State, agree, names_in, read, write
+from asyncrl.trainer.checkpoints.checkpoint_files import (
+    Agreement,
+    SharedTensor,
+    State,
+    agree,
+    names_in,
+    read,
+    write,
+)
 from asyncrl.trainer.checkpoints.training_state import to_read, to_write
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.step.learner import Learner

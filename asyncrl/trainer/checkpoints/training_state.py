@@ -14,7 +14,7 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTenso
 from megatron.core.optimizer import MegatronOptimizer
 from torch import Tensor
 
-from asyncrl.trainer.checkpoints.boxes import Box, SharedTensor, boxes_of_range
+from asyncrl.trainer.checkpoints.checkpoint_files import Box, SharedTensor, boxes_of_range
 from asyncrl.trainer.network.model import Policy
 from asyncrl.trainer.step.optimizer_state import HeldState, held_states
 

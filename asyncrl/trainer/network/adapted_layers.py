@@ -33,7 +33,7 @@ from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 
 from asyncrl.recipe.sections.model import Lora
-from asyncrl.trainer.network.specs import parts_of
+from asyncrl.trainer.ranks.megatron import parts_of
 
 OWNER = "adapted_layer"
 """Attribute of a matrix that has adapters: its layer."""

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from asyncrl.model.shape import ModelShape
 from asyncrl.serving.kernels import rows as kernels
-from asyncrl.trainer.network.specs import parts_of
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, PackedSequences
+from asyncrl.trainer.ranks.megatron import parts_of
 
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,22 +1,27 @@
-"""Weights on disk as a Hugging Face folder: what SGLang loads at a publish, and transformers after the run.
+"""Weights on disk as a Hugging Face folder: the base model, what SGLang loads, and what transformers does.
 
 Owns the reading and writing of safetensors. Every rank calls, to gather the weights; the first writes. The
 bytes do not depend on the layout.
 """
 
+import hashlib
 import json
+import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from asyncrl.model.folder import other_files
 from asyncrl.model.weights import weight_files
+from asyncrl.serving.tensor_digest import tensor_digest
 from asyncrl.system.files import fresh_part, replace, sync_tree
-from asyncrl.trainer.network.convert import export_weights
+from asyncrl.trainer.network.convert import export_weights, load_adapters, load_weights
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.ranks import ranks
 
@@ -139,3 +144,41 @@ def drain(weights: Iterable[tuple[str, Tensor]]) -> None:
     """Gives this rank's part of an export to the ranks that receive tensors, of which it is none."""
     for _ in weights:
         raise AssertionError("this rank receives no more tensors")
+
+
+def load_base(model: Policy, fetch: Callable[[str], Tensor], seed: int) -> str | None:
+    """Makes the policy the base model, whose tensors `fetch` gives by their Hugging Face names.
+
+    Under adapters, which are fresh then, it returns the base's digest: 16 hex digits over the tensors that
+    any rank fetched.
+    """
+    if model.lora is None:
+        load_weights(model, fetch)
+        return None
+    own: dict[str, str] = {}
+
+    def watch(name: str) -> Tensor:
+        tensor = fetch(name)
+        own[name] = tensor_digest(tensor)
+        return tensor
+
+    load_weights(model, watch)
+    start_adapters(model, seed)
+    digests = {name: digest for each in ranks.gather(own) for name, digest in each.items()}
+    return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:16]
+
+
+def start_adapters(model: Policy, seed: int) -> None:
+    """B of zeros, so that the policy is the base model, and A by Kaiming's uniform rule, as peft has it: each
+    whole matrix from `seed` and its name."""
+    load_adapters(model, partial(_first_value, seed))
+
+
+def _first_value(seed: int, name: str, shape: tuple[int, int]) -> Tensor:
+    if "lora_B" in name:
+        return torch.zeros(shape)
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+    # Kaiming's bound for the slope sqrt(5), which torch and peft take for linear layers.
+    bound = 1 / math.sqrt(shape[1])
+    return torch.empty(shape).uniform_(-bound, bound, generator=generator)

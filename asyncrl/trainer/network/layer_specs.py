@@ -1,7 +1,11 @@
 """The layers of a model as Megatron's specs: attention and feed-forward parts by what its shape says.
 
 Transformer Engine's where it is installed next to CUDA; else, and under adapters, the local ones, whose
-experts are computed one after the other. Both with our packed attention.
+experts are computed one after the other. Both with our packed attention. Rotary positions beyond Megatron's
+own (scaled, partial, interleaved, or other ones in some layers) are by transformers' frequencies; cosines and
+sines are computed once per micro-batch.
+
+Shapes: C tokens of this context-parallel rank, H heads, D head size, R of it rotated.
 """
 
 import dataclasses
@@ -27,6 +31,7 @@ from megatron.core.transformer.utils import make_sharded_tensors_for_checkpoint
 from torch import Tensor
 
 from asyncrl.model.layout import Layout
+from asyncrl.model.rotary import LLAMA3_ROPE, Rotation
 from asyncrl.model.shape import ModelShape
 from asyncrl.recipe.sections.model import Lora
 from asyncrl.system import machine
@@ -35,10 +40,16 @@ from asyncrl.trainer.network.bitwise import BitwiseNorm, make_bitwise
 from asyncrl.trainer.network.delta_net import GatedAttention, LinearAttention
 from asyncrl.trainer.network.experts import skip_reduction, sum_over_copies
 from asyncrl.trainer.network.latent_attention import latent_attention
-from asyncrl.trainer.network.multipliers import multiply_branches, multiply_embedding
-from asyncrl.trainer.network.norms import has_own_norms, norm_kind, place_norms
-from asyncrl.trainer.packing.attention import PackedAttention, PackedSequences
+from asyncrl.trainer.network.norms import (
+    has_own_norms,
+    multiply_branches,
+    multiply_embedding,
+    norm_kind,
+    place_norms,
+)
+from asyncrl.trainer.packing.attention import PackedAttention, PackedSequences, own_tokens
 from asyncrl.trainer.packing.attention_kernels import KERNELS, UNLIMITED, Limits, Rows
+from asyncrl.trainer.packing.rotary import Turns, turns_of
 
 
 def block_spec(
@@ -206,3 +217,72 @@ def _windowed(mask: Tensor | None, positions: Tensor, window: int) -> Tensor:
     length = positions.shape[1]
     looks = torch.ones(1, length, length, dtype=torch.bool).tril_() if mask is None else mask
     return looks & (positions[:, :, None] - positions[:, None, :] < window)
+
+
+def frequencies(rotation: Rotation, shape: ModelShape) -> tuple[Tensor, float]:
+    """([R / 2] float32 angles per position, factor of cosines and sines), as transformers has them."""
+    rotated = int(shape.rotary_size * rotation.share)
+    if rotation.kind == "default":
+        return 1.0 / rotation.theta ** (torch.arange(0, rotated, 2).float() / rotated), 1.0
+    # A second to import, and the usual kind needs nothing of it.
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config = LlamaConfig(
+        hidden_size=shape.hidden_size,
+        num_attention_heads=shape.num_heads,
+        head_dim=shape.rotary_size,
+        max_position_embeddings=shape.max_positions,
+        rope_parameters={
+            "rope_type": rotation.kind,
+            "rope_theta": rotation.theta,
+            "partial_rotary_factor": rotation.share,
+            **dict(rotation.numbers),
+            **_kinds_own(rotation),
+        },
+    )
+    found, factor = ROPE_INIT_FUNCTIONS[rotation.kind](config, torch.device("cpu"))
+    return found, float(factor)
+
+
+def _kinds_own(rotation: Rotation) -> dict[str, Any]:
+    """Settings of a kind beside its numbers; no sequence reaches the long factors."""
+    if rotation.kind == "yarn":
+        return {"truncate": rotation.is_truncated}
+    return {name: list(rotation.factors) for name in ("short_factor", "long_factor") if rotation.factors}
+
+
+class LayerRotary(torch.nn.Module):
+    """Megatron's rotary module of a model whose attention rotates by itself (`LayerAttention`)."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        usual = usual_rotation(shape)
+        self._rotations = (usual, shape.sliding_rotation or usual)
+        self._found = [frequencies(rotation, shape) for rotation in self._rotations]
+
+    def get_rotary_seq_len(self, *arguments: Any) -> PackedSequences:
+        sequences: PackedSequences = arguments[-1]
+        return sequences
+
+    def forward(self, sequences: PackedSequences, **_: Any) -> None:
+        """Leaves what attention rotates by: of full layers and of sliding ones."""
+        positions = own_tokens(sequences.positions).float()
+        full = self._turns(0, positions)
+        is_other = self._rotations[1] != self._rotations[0]
+        sequences.layer_rotations = full, self._turns(1, positions) if is_other else full
+
+    def _turns(self, kind: int, positions: Tensor) -> Turns:
+        (found, factor), rotation = self._found[kind], self._rotations[kind]
+        angles = positions[:, None] * found.to(positions.device)
+        cosines, sines = turns_of(torch.cat([angles, angles], -1)[:, None, None])
+        return Turns(cosines * factor, sines * factor, rotation.is_interleaved)
+
+
+def usual_rotation(shape: ModelShape) -> Rotation:
+    """The rotation of full layers."""
+    if shape.rotation is not None:
+        return shape.rotation
+    if shape.rope_scaling_factor is None:
+        return Rotation(shape.rope_theta)
+    return Rotation(shape.rope_theta, "llama3", (("factor", shape.rope_scaling_factor), *LLAMA3_ROPE.items()))

@@ -11,7 +11,7 @@ logits at a time (on a GPU GPU_LOGITS_AT_ONCE), and on a CPU normalized in slice
 cache. The backward pass finds logits that fit into KEPT_BYTES as they were; of more it computes each chunk
 again, one more product of the output layer. It then holds at most three float32 matrices of a chunk on each
 rank, whatever the number of tokens, and sums the gradient of the weight in float32: in Megatron's on a GPU,
-else in 4 bytes x W x H, and a product of that size (weight_gradient.py).
+else in 4 bytes x W x H, and a product of that size (`WeightGradient`).
 
 Memory bounds what is done to a chunk, by the kernels of output_kernels.py; their gradient takes its place.
 
@@ -33,9 +33,14 @@ from torch import Tensor
 
 from asyncrl.model.memory import GPU_LOGITS_AT_ONCE, LOGITS_AT_ONCE
 from asyncrl.serving.kernels import rows as kernels
-from asyncrl.trainer.network.output_kernels import KERNELS, Kernel, Slopes, Tempering
-from asyncrl.trainer.network.weight_gradient import WeightGradient
-from asyncrl.trainer.network.whole_logprobs import token_logprobs
+from asyncrl.trainer.network.output_kernels import (
+    KERNELS,
+    Kernel,
+    Slopes,
+    Tempering,
+    WeightGradient,
+    token_logprobs,
+)
 from asyncrl.trainer.packing.columns import PredictionTerm
 
 KEPT_BYTES = 2**29

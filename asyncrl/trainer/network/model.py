@@ -30,11 +30,10 @@ from asyncrl.recipe.sections.model import Lora
 from asyncrl.serving.kernels import rows as kernels
 from asyncrl.trainer.network.bitwise import BitwiseRotary
 from asyncrl.trainer.network.experts import freeze_routers
-from asyncrl.trainer.network.layer_specs import block_spec, finish_chunk
+from asyncrl.trainer.network.layer_specs import LayerRotary, block_spec, finish_chunk
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.megatron_config import transformer_config
 from asyncrl.trainer.network.output_kernels import find_kernel
-from asyncrl.trainer.network.rotary import LayerRotary
 from asyncrl.trainer.packing.attention import PackedRotary, own_tokens, pick_rows
 from asyncrl.trainer.packing.attention_kernels import Heads, Limits
 from asyncrl.trainer.packing.batch import MicroBatch

@@ -1,4 +1,4 @@
-"""The norms of a layer: of what kind they are, and where.
+"""The norms of a layer: of what kind they are, and where; multipliers of embedding and branches (Granite).
 
 Most models have one before attention and one before the feed-forward network. OLMo 2 has them behind these
 instead, before what they give is added to the residual; Gemma and GLM-4 have both.
@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
+from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import set_tensor_model_parallel_attributes
 from megatron.core.transformer.identity_op import IdentityOp
 from megatron.core.transformer.spec_utils import ModuleSpec
@@ -233,3 +234,28 @@ def place_norms(
     if shape.has_wide_qk_norm:
         attention.q_layernorm = ModuleSpec(WideNorm, params={"num_heads": shape.num_heads})
         attention.k_layernorm = ModuleSpec(WideNorm, params={"num_heads": shape.num_kv_heads})
+
+
+def multiply_embedding(model: GPTModel, multiplier: float, *, is_rounded: bool = False) -> None:
+    """Multiplies what the embedding of the first stage gives; by the multiplier as the weights' type has it,
+    if `is_rounded`."""
+
+    def multiplied(module: torch.nn.Module, inputs: tuple[object, ...], hidden: Tensor) -> Tensor:
+        factor = torch.tensor(multiplier, dtype=hidden.dtype).item() if is_rounded else multiplier
+        return hidden * factor
+
+    model.embedding.register_forward_hook(multiplied)
+
+
+def multiply_branches(layer: TransformerLayerSubmodules, multiplier: float) -> None:
+    """Multiplies what attention and the feed-forward network give, before each is added to its residual."""
+
+    def get_add(training: bool, fused: bool) -> Add:
+        def add(branch: tuple[Tensor, Tensor | None], residual: Tensor, dropout: float) -> Tensor:
+            output, bias = branch
+            assert bias is None and dropout == 0.0
+            return residual + output * multiplier
+
+        return add
+
+    layer.self_attn_bda = layer.mlp_bda = get_add

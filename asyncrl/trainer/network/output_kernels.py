@@ -1,23 +1,83 @@
-"""The softmax over a matrix of logits and its gradient, row by row: one interface, several kernels.
+"""The softmax over a matrix of logits and its gradient: by autograd, or row by row by one of several kernels.
 
 The logits are a product of cuBLAS, which nothing but these kernels touches. `triton` reads each logit once
 for the log-probs, and once more for the gradient, which it may write in the logits' place: with the products
 14 bytes of traffic per 16-bit logit. `torch` takes a pass per operation, some 70 bytes. `find_kernel` tries
 them against the formula once, when a model is built.
+The gradient of the output layer's weight is summed up over chunks of tokens. On CUDA the products are added,
+unrounded, to the float32 gradient that Megatron sums over micro-batches, as its own fused layers do: there is
+no second matrix of this size, and each chunk costs one pass over it.
 
-Shapes: t rows, W columns of this rank, E kept ids of these rows.
+Shapes: t rows, W columns of this rank, E kept ids of these rows; of a weight W rows, R of them with a
+gradient, H hidden size.
 """
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from asyncrl.trainer.network.whole_logprobs import IMPOSSIBLE, token_logprobs
 from asyncrl.trainer.packing.attention_kernels import in_words, is_installed
+from asyncrl.trainer.packing.columns import PredictionTerm
+
+IMPOSSIBLE = -1e30
+"""A logit of this size has a probability of exactly 0. Unlike -inf, 0 times it is no NaN."""
+
+
+def token_logprobs(
+    logits: Tensor,
+    targets: Tensor,
+    temperature: float,
+    unsampled: Tensor | None = None,
+    terms: Sequence[PredictionTerm] = (),
+    cap: float | None = None,
+) -> tuple[Tensor, ...]:
+    """[T, V], [T] -> float32 natural log-probs of the targets [T], entropies [T], and the output of each term
+    [T]; all with gradient.
+
+    `unsampled` [U] int64 are ids that are never sampled; no target is one of them. `cap` is the c of logits
+    c tanh(logit / c).
+    """
+    if cap is not None:
+        logits = cap * torch.tanh(logits.float() / cap)
+    logits = logits.float() / temperature
+    if unsampled is not None:
+        logits = logits.index_fill(-1, unsampled, IMPOSSIBLE)
+    everything = torch.log_softmax(logits, dim=-1)
+    all_of_them = slice(0, len(targets))
+    return (
+        everything.gather(-1, targets[:, None]).squeeze(-1),
+        _Entropy.apply(everything),
+        *(term.value(everything[term.places(all_of_them)], all_of_them, _alone) for term in terms),
+    )
+
+
+def _alone(values: Tensor, operation: object = None) -> Tensor:
+    """No other rank has a part of the vocabulary."""
+    return values
+
+
+class _Entropy(torch.autograd.Function):
+    """-sum p log p of log-probs [T, V]; keeps only its input, which log_softmax keeps anyway."""
+
+    @staticmethod
+    def forward(context: Any, logprobs: Tensor) -> Tensor:
+        context.save_for_backward(logprobs)
+        entropies: Tensor = torch.special.entr(logprobs.exp()).sum(-1)
+        return entropies
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        (logprobs,) = context.saved_tensors
+        probabilities = logprobs.exp()
+        # An impossible token adds nothing; 0 x -inf would be NaN.
+        slopes = torch.where(probabilities > 0, probabilities * (logprobs + 1), 0.0)
+        return -gradient[:, None] * slopes
+
 
 log = logging.getLogger(__name__)
 
@@ -252,3 +312,56 @@ def try_kernel(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> str 
         if not distance <= TOLERANCES[dtype]:
             return f"its {what} differ from the formula's by {distance:.2g} of their norm"
     return None
+
+
+ADDING = ("cuda",)
+"""Types of devices that add a product of 16-bit matrices to a float32 one."""
+
+
+class WeightGradient:
+    """The sum of one backward pass."""
+
+    def __init__(self, weight: Tensor, num_rows: int, num_chunks: int) -> None:
+        """`num_rows` is R; rows behind them get zeros."""
+        self._weight = weight
+        self._main = _main_gradient(weight)
+        # The product of a single chunk is the gradient; those of several are added up in float32.
+        self._is_sum = num_chunks != 1 or self._main is not None
+        if self._main is not None:
+            self._whole = self._main
+        else:
+            self._whole = torch.empty_like(weight, dtype=torch.float32 if self._is_sum else None)
+            self._whole[0 if self._is_sum else num_rows :] = 0
+        self._rows = self._whole[:num_rows]
+
+    def add(self, slopes: Tensor, hidden: Tensor) -> None:
+        """The part of a chunk: slopes [t, R] of its logits, and hidden [t, H]."""
+        if not self._is_sum:
+            torch.mm(slopes.t(), hidden, out=self._rows)
+        elif slopes.is_cuda:
+            into = self._rows
+            if slopes.dtype is torch.float32:
+                into.addmm_(slopes.t(), hidden)
+            else:
+                torch.addmm(into, slopes.t(), hidden, out_dtype=torch.float32, out=into)
+        else:
+            self._rows += slopes.t() @ hidden
+
+    def result(self) -> Tensor:
+        """[W, H], for autograd: a stand-in where Megatron has the gradient already, which it leaves unread
+        or, under `zero_out_wgrad`, adds."""
+        if self._main is None:
+            return self._whole.to(self._weight.dtype)
+        self._weight.grad_added_to_main_grad = True  # type: ignore[attr-defined]
+        if getattr(self._weight, "zero_out_wgrad", False):
+            return torch.zeros_like(self._weight)
+        return torch.empty_like(self._weight)
+
+
+def _main_gradient(weight: Tensor) -> Tensor | None:
+    """The matrix that Megatron's DistributedDataParallel sums this weight's gradient in; None where products
+    are not added to it."""
+    main: Tensor | None = getattr(weight, "main_grad", None)
+    if main is None or main.dtype is not torch.float32 or weight.device.type not in ADDING:
+        return None
+    return main if hasattr(weight, "grad_added_to_main_grad") else None

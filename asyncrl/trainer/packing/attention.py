@@ -61,7 +61,7 @@ class PackedSequences(PackedSeqParams):
     rotation: tuple[Tensor, Tensor] | None = None
     """Cosines and sines [C, 1, D] of `PackedRotary`, by which attention rotates."""
     layer_rotations: tuple[Turns, Turns] | None = None
-    """Rotations of full layers and of sliding ones, by `network/rotary.py`."""
+    """Rotations of full layers and of sliding ones, by `network/layer_specs.py`."""
     windowed: dict[int, Rows] = field(default_factory=dict)
     """Window -> `rows` with masks that end at it, by `network/layer_specs.py`."""
     lines: tuple[np.ndarray, ...] = ()

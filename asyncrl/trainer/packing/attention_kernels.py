@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from asyncrl.errors import InputError
-from asyncrl.trainer.packing import bitwise_attention, cpu_attention, gpu_attention
+from asyncrl.trainer.packing import cpu_attention, gpu_attention
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +205,7 @@ def _attend_bitwise(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale
     def ordinary(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return attend_in_buckets(query, key, value, rows, scale)
 
-    return bitwise_attention.attend(query, key, value, rows.buckets, scale, ordinary)
+    return cpu_attention.attend_bitwise(query, key, value, rows.buckets, scale, ordinary)
 
 
 def _on_gpu(attend: Attend) -> Attend:

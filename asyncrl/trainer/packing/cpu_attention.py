@@ -1,18 +1,23 @@
-"""Masked attention in 16 bits on a CPU, in batched products: torch's makes one per sequence and head.
+"""Attention on a CPU: masked and in 16 bits by batched products, or by the arithmetic that servers share.
 
-In its backward pass oneDNN looks each of them up by a key of its shapes and options, which costs more than
-the product. Here all heads and blocks of a slice are one product. Scores and softmax are float32, as in
-torch's kernel; probabilities are kept in 16 bits, so only short blocks come here (LONGEST).
+torch's kernel makes a product per sequence and head. In its backward pass oneDNN looks each of them up by a
+key of its shapes and options, which costs more than the product. Here all heads and blocks of a slice are one
+product. Scores and softmax are float32, as in torch's kernel; probabilities are kept in 16 bits, so only
+short blocks come here (LONGEST).
 
-Shapes: B blocks, each a sequence or several, L places each; H heads, G of them key-value, D head size.
+Shapes: B blocks, each a sequence or several, L places each, Q places of all; H heads, G of them key-value, D
+head size.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from asyncrl.serving.kernels.attention import Attention
 from asyncrl.trainer.packing.sinks import attend_with_sinks
 
 LONGEST = 512
@@ -113,3 +118,60 @@ def _slices(scores: Tensor) -> list[slice]:
     """Slices of the first dimension of [N, Q, K]."""
     size = max(1, SCORES_AT_ONCE // scores[0].numel())
     return [slice(a, a + size) for a in range(0, len(scores), size)]
+
+
+Buckets = tuple[tuple[int, int], ...]
+"""(B, L), as `Rows` has them."""
+Ordinary = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def attend_bitwise(
+    query: Tensor, key: Tensor, value: Tensor, buckets: Buckets, scale: float, ordinary: Ordinary
+) -> Tensor:
+    """[Q, H, D], [Q, G, D], [Q, G, D] -> [Q, H, D]; the gradient is that of `ordinary`, the same function in
+    another order of sums."""
+    output: Tensor = _BitwiseAttention.apply(query, key, value, buckets, scale, ordinary)
+    return output
+
+
+class _BitwiseAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        buckets: Buckets,
+        scale: float,
+        ordinary: Ordinary,
+    ) -> Tensor:
+        context.save_for_backward(query, key, value)
+        context.ordinary = ordinary
+        return _attend_in_order(query, key, value, buckets, scale)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        leaves = [saved.detach().requires_grad_() for saved in context.saved_tensors]
+        with torch.enable_grad():
+            output = context.ordinary(*leaves)
+        return *torch.autograd.grad(output, leaves, gradient), None, None, None
+
+
+@functools.lru_cache(maxsize=64)
+def _attention(count: int, length: int, num_heads: int, num_kv_heads: int) -> Attention:
+    """The same for all layers."""
+    return Attention(torch.arange(1, length + 1).expand(count, length), num_heads, num_kv_heads)
+
+
+def _attend_in_order(query: Tensor, key: Tensor, value: Tensor, buckets: Buckets, scale: float) -> Tensor:
+    sizes = [count * length for count, length in buckets]
+    outputs = []
+    for (count, length), *parts in zip(
+        buckets, *(each.split(sizes) for each in (query, key, value)), strict=True
+    ):
+        attention = _attention(count, length, query.shape[1], key.shape[1])
+        queries, keys, values = (part.unflatten(0, (count, length)) for part in parts)
+        missing = (0, 0, 0, 0, 0, attention.num_keys - length)
+        keys, values = (torch.nn.functional.pad(part, missing) for part in (keys, values))
+        outputs.append(attention(queries, keys, values, scale).flatten(0, 1))
+    return torch.cat(outputs)

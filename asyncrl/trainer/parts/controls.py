@@ -1,14 +1,32 @@
-"""Parts that set a number of the step by what was measured: entropy target, rate scaling, loss scale."""
+"""Parts that set a number of the step by what was measured: entropy target, rate scaling, loss scale, router
+biases.
 
+A token counts for an expert once for each response token that it predicts: however a batch is packed and
+divided among ranks, the loads are the same. Prompts, which some micro-batches share and others repeat, and
+padding do not count.
+
+Shapes: L layers, E experts, P packed tokens, C of them where a router computes.
+"""
+
+import contextlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypedDict
 
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch import Tensor
+
+from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe
+from asyncrl.trainer.network.experts import UPDATED, routers
+from asyncrl.trainer.packing.attention import own_tokens
+from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.step.diagnostics import Tally
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.optimizer import loss_scaler
-from asyncrl.trainer.step.part import Step, StepPart
+from asyncrl.trainer.step.part import MiniBatch, Step, StepPart
 
 
 class EntropyState(TypedDict):
@@ -105,3 +123,100 @@ class LossScale(StepPart):
         scaler = loss_scaler(self._optimizer)
         assert scaler is not None
         return {"loss_scale": scaler.value(), "skipped_steps": float(self._num_skipped)}
+
+
+class ExpertLoads(StepPart):
+    """Counts what the policy's routers choose, and moves their biases by trainer.router.bias_update_rate."""
+
+    def __init__(self, learner: Learner, recipe: Recipe) -> None:
+        shape, policy = learner.shape, learner.model
+        assert shape.num_experts is not None
+        self._shape = shape
+        self._rate = recipe.trainer.router.bias_update_rate
+        self._routers = {router.layer_number - 1: router for _, router in routers(policy)}
+        self._divides_tokens = policy.config.sequence_parallel
+        device = next(policy.parameters()).device
+        self._own = torch.zeros(shape.num_layers, shape.num_experts, dtype=torch.float64, device=device)
+        self._latest, self._all = self._own.clone(), self._own.clone()
+        self._is_counting = False
+        self._counts: Tensor | None = None
+        for chunk in policy:
+            chunk.register_forward_pre_hook(self._begin)
+            chunk.register_forward_hook(self._end)
+        for layer, router in self._routers.items():
+            router.register_forward_hook(self._counter(layer))
+            if self._rate:
+                setattr(router.expert_bias, UPDATED, True)
+
+    @contextlib.contextmanager
+    def passes(self, mini: MiniBatch) -> Iterator[None]:
+        """Within, the policy's passes count, unless they leave the policy as it is; their layers that are
+        computed again do not."""
+        self._is_counting = not mini.forward_only
+        try:
+            yield
+        finally:
+            self._is_counting = False
+
+    def accumulated(self, mini: MiniBatch, tally: Tally) -> None:
+        """Sums what all ranks counted since the last call: the tokens of one optimizer step."""
+        if mini.forward_only:
+            return
+        self._latest = self._own.clone()
+        self._own.zero_()
+        # Each layer of each token was counted on one rank.
+        dist.all_reduce(self._latest)
+        self._all += self._latest
+
+    @torch.no_grad()
+    def stepped(self, norm: float | None) -> None:
+        """Biases of experts with less than the mean load of the last step rise, of others fall (Wang et al.
+        2024, arXiv 2408.15664)."""
+        if norm is None or not self._rate:
+            return
+        for layer, router in self._routers.items():
+            loads = self._latest[layer]
+            router._maintain_float32_expert_bias()
+            router.expert_bias.add_(torch.sign(loads.mean() - loads).float(), alpha=self._rate)
+
+    def finish(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Loads of all tokens that were collected since the last call."""
+        found = load_metrics(self._all, self._shape)
+        self._all.zero_()
+        return found
+
+    def _begin(self, chunk: torch.nn.Module, inputs: tuple[MicroBatch, float]) -> None:
+        if not self._is_counting:
+            return
+        micro = inputs[0]
+        counts = own_tokens(torch.bincount(micro.predicting, minlength=len(micro.tokens)).double())
+        if self._divides_tokens:
+            group = parallel_state.get_tensor_model_parallel_group()
+            counts = counts.chunk(group.size())[group.rank()]
+        self._counts = counts
+
+    def _end(self, chunk: torch.nn.Module, inputs: object, outputs: object) -> None:
+        self._counts = None
+
+    def _counter(self, layer: int) -> Callable[[torch.nn.Module, object, tuple[Tensor, Tensor]], None]:
+        def count(router: torch.nn.Module, inputs: object, outputs: tuple[Tensor, Tensor]) -> None:
+            if self._counts is not None:
+                # [C] x [C, E], the second whether an expert got a token.
+                self._own[layer] += self._counts @ outputs[1].double()
+
+        return count
+
+
+def load_metrics(loads: Tensor, shape: ModelShape) -> dict[str, float]:
+    """[L, E] tokens -> of the layer where it is worst: load of the busiest expert as a multiple of the mean,
+    share of the tokens that it gets, share of the experts that get none. Layers without experts have none."""
+    used = loads[loads.sum(1) > 0]
+    if not len(used):
+        return {}
+    busiest = used.max(1).values
+    shares = busiest / (used.sum(1) / shape.experts_per_token)
+    return {
+        "expert_load_max": (busiest / used.mean(1)).max().item(),
+        "busiest_expert_share": shares.max().item(),
+        "idle_expert_share": (used == 0).double().mean(1).max().item(),
+    }

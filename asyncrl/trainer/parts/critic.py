@@ -38,6 +38,7 @@ from asyncrl.trainer.network.critic_model import build_critic
 from asyncrl.trainer.network.model import DTYPES
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.columns import Column, TokenColumn
+from asyncrl.trainer.step.batch_values import sum_over_ranks, whitened, with_advantages
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.optimizer import (
     data_parallel,
@@ -49,8 +50,6 @@ from asyncrl.trainer.step.optimizer import (
     take_step,
 )
 from asyncrl.trainer.step.part import Saved, Step, StepPart
-from asyncrl.trainer.step.token_advantages import whitened, with_advantages
-from asyncrl.trainer.step.totals import sum_over_ranks
 
 T = TypeVar("T")
 SUMS = ("loss", "tokens", "value", "target", "target_squared", "error", "error_squared")

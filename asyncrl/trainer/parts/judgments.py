@@ -29,9 +29,9 @@ from asyncrl.recipe.algorithm_terms import ClipCov, KlCov, SecondMoment, SecondM
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.network.model import device
 from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.step.batch_values import sum_over_ranks
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.part import MiniBatch, StepPart
-from asyncrl.trainer.step.totals import sum_over_ranks
 
 
 class Judgments(StepPart):

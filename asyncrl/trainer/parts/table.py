@@ -13,19 +13,14 @@ from asyncrl.model.shape import ModelShape
 from asyncrl.model.source import model_folder
 from asyncrl.model.unsampled import Unsampled, find_unsampled
 from asyncrl.recipe import Recipe
-from asyncrl.trainer.parts.controls import EntropyTarget, LossScale, RateScaling
+from asyncrl.trainer.parts.controls import EntropyTarget, ExpertLoads, LossScale, RateScaling
 from asyncrl.trainer.parts.critic import Critic, VTrace
-from asyncrl.trainer.parts.expert_loads import ExpertLoads
 from asyncrl.trainer.parts.judgments import Judgments, second_moment_limit
-from asyncrl.trainer.parts.kept_tokens import KeptTokens
-from asyncrl.trainer.parts.objectives import make_objective
-from asyncrl.trainer.parts.own_terms import OwnTerms
-from asyncrl.trainer.parts.past_versions import PastVersions
-from asyncrl.trainer.parts.reference import KlReward, Reference
-from asyncrl.trainer.parts.routing_replay import RouteCheck, RoutingReplay
-from asyncrl.trainer.parts.spikes import Spikes
+from asyncrl.trainer.parts.objectives import OwnTerms, make_objective
+from asyncrl.trainer.parts.records import Spikes, TokenRecord
+from asyncrl.trainer.parts.reference import KlReward, PastVersions, Reference
+from asyncrl.trainer.parts.served_columns import KeptTokens, RouteCheck, RoutingReplay
 from asyncrl.trainer.parts.teacher import Teacher
-from asyncrl.trainer.parts.token_record import TokenRecord
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.part import StepPart
 

@@ -18,10 +18,10 @@ from asyncrl.recipe.sections.stages import Teacher as TeacherKeys
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.columns import Column, TokenColumn
-from asyncrl.trainer.packing.top_tokens import TopColumn, TopTokens
+from asyncrl.trainer.packing.terms import TopColumn, TopTokens
+from asyncrl.trainer.step.batch_values import Parts
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.part import MiniBatch, Step, StepPart
-from asyncrl.trainer.step.token_advantages import Parts
 
 _START_OVER = "To start over, set run_folder (or name) to a new one."
 

@@ -10,10 +10,9 @@ from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.serving.publication import Load, find_load, load_from_disk
 from asyncrl.system.places import PUBLICATIONS
-from asyncrl.trainer.publishing.deltas import DeltaFolders, LoadDeltas
+from asyncrl.trainer.publishing.encodings import DeltaFolders, LoadDeltas, MemoryFolders
 from asyncrl.trainer.publishing.folders import PublicationFolders
 from asyncrl.trainer.publishing.from_memory import BroadcastPublisher
-from asyncrl.trainer.publishing.memory_folders import MemoryFolders
 from asyncrl.trainer.publishing.publish import Encoding, Publisher
 from asyncrl.wire.access import Keys, own_token, read_keys
 

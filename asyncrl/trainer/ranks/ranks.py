@@ -5,6 +5,7 @@ gloo for control messages. No wait for another rank is longer than the timeout, 
 machine closes no connection. Only what the first rank does alone may take longer: all meet meanwhile.
 """
 
+import functools
 import os
 import pickle
 import threading
@@ -16,11 +17,11 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore
+from torch.distributed.distributed_c10d import ProcessGroupGloo
 
 from asyncrl.model.layout import ONE_PROCESS, Layout
 from asyncrl.system.network import listen_at
-from asyncrl.trainer.ranks import cpu, gloo_device
-from asyncrl.trainer.ranks.megatron_import import import_megatron
+from asyncrl.trainer.ranks.megatron import import_megatron, run_on_cpu
 
 Result = TypeVar("Result")
 
@@ -58,8 +59,9 @@ def start(
     `timeout` bounds each wait for other ranks.
     """
     global _joined
-    cpu.install()
-    gloo_device.install()
+    run_on_cpu()
+    # In place: torch asks of what it has made whether it is of this class.
+    ProcessGroupGloo.__init__ = _init_on_shared_device  # type: ignore[method-assign, assignment]
     torch.set_num_threads(threads)
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}.items():
         os.environ.setdefault(name, value)
@@ -234,3 +236,25 @@ def meet(rank: int, count: int, *, timeout: timedelta, environment: Mapping[str,
         return PrefixStore(f"attempt-{environment['TORCHELASTIC_RESTART_COUNT']}", store)
     own = listen_at(address, port) if rank == 0 else None
     return TCPStore(address, port, count, is_master=rank == 0, timeout=timeout, master_listen_fd=own)
+
+
+# torch makes a gloo device per group, each with a thread that wakes a hundred times a second. Megatron makes
+# dozens of groups, and again for each layout: a thousand of these threads keep half a core busy. All groups
+# of this process share one device.
+GROUP_THREADS = 2
+"""Threads of a gloo group, as many as torch gives it: they run its operations, and sleep otherwise."""
+_init = ProcessGroupGloo.__init__
+
+
+def _init_on_shared_device(
+    group: ProcessGroupGloo, store: dist.Store, rank: int, size: int, timeout: timedelta
+) -> None:
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options._timeout, options._threads = timeout, GROUP_THREADS
+    options._devices = [_device()]
+    _init(group, store, rank, size, options)
+
+
+@functools.cache
+def _device() -> object:
+    return ProcessGroupGloo.create_default_device()

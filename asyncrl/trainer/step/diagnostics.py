@@ -15,8 +15,8 @@ from asyncrl.algorithms.losses import LossParts
 from asyncrl.recipe import Algorithm
 from asyncrl.recipe.algorithm_terms import Truncated
 from asyncrl.trainer.packing.batch import MicroBatch
-from asyncrl.trainer.step import effective_samples, exact_split, quadrants, teacher_distance
-from asyncrl.trainer.step.effective_samples import LAGS, stale_buckets
+from asyncrl.trainer.step import token_sums
+from asyncrl.trainer.step.token_sums import LAGS, share, stale_buckets
 
 TOTALS = (
     *("loss", "denominator", "tokens", "nonfinite", "too_stale", "cut_off", "packed", "survivors", "faults"),
@@ -35,15 +35,15 @@ KINDS = ("fresh", "continued", *LAGS)
 KIND_SUMS = ("tokens", "k1", "k3", "ratio", "ratio_squared", "capped")
 NUM_QUARTERS = 4
 SIZES = [len(TOTALS), len(TOKEN_SUMS), len(SEQUENCE_SUMS)]
-SIZES += [len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2, effective_samples.NUM_SUMS]
+SIZES += [len(KINDS) * len(KIND_SUMS), NUM_QUARTERS * len(KINDS) * 2, token_sums.NUM_EFFECTIVE_SUMS]
 EFFECTIVE = len(SIZES) - 1
-"""Place of the sums of `effective_samples`."""
-SIZES += [exact_split.NUM_SUMS, teacher_distance.NUM_SUMS, quadrants.NUM_SUMS]
+"""Place of the sums of `token_sums.effective_sums`."""
+SIZES += [token_sums.NUM_SPLIT_SUMS, token_sums.NUM_TEACHER_SUMS, token_sums.NUM_QUADRANT_SUMS]
 NUM_SUMS = sum(SIZES)
 MAXIMA = (
     *("ratio", "lag", "fresh_log_ratio", "fresh_ratio", "stale_ratio", "sequence_log_ratio"),
     *(f"ratio_lag_{lag}" for lag in LAGS),
-    *exact_split.MAXIMA,
+    *token_sums.SPLIT_MAXIMA,
 )
 
 
@@ -88,21 +88,21 @@ def micro_batch_sums(
     per_token = torch.stack([counted(inputs.entropies), ratio, ratio.square(), lags, capped, *interventions])
     are_there = sequence_sum(mask.double(), inputs).clamp(max=1)
     log_ratios = sequence_sum(log_ratio, inputs)
-    oldest = effective_samples.oldest_lags(inputs, micro.lags, len(are_there))
+    oldest = token_sums.oldest_lags(inputs, micro.lags, len(are_there))
     per_kind = torch.stack([mask.double(), k1, k3, ratio, ratio.square(), capped], dim=1)
     quarters = response_quarters(inputs.sequence_ids, len(are_there)) * len(KINDS) + kinds
-    split, largest_factors = exact_split.token_sums(inputs, micro)
+    split, largest_factors = token_sums.split_sums(inputs, micro)
     sums = [
         torch.stack([total.detach().double() for total in totals]),
         per_token.sum(1),
         _sequence_sums(log_ratios, are_there),
         _sum_by(kinds, per_kind, len(KINDS)),
         _sum_by(quarters, per_kind[:, :3:2], NUM_QUARTERS * len(KINDS)),
-        effective_samples.sequence_sums(log_ratios, oldest, are_there),
+        token_sums.effective_sums(log_ratios, oldest, are_there),
         split,
-        teacher_distance.token_sums(inputs, micro),
+        token_sums.teacher_sums(inputs, micro),
         # Last: its end is filled in by the backward pass.
-        quadrants.token_sums(inputs),
+        token_sums.quadrant_sums(inputs),
     ]
     first_stale = KINDS.index(LAGS[0])
     is_fresh, is_stale = kinds == 0, kinds >= first_stale
@@ -180,7 +180,7 @@ class Tally:
     def latest_effective_share(self) -> float:
         """Effective sample size of the sequences that came last, as a share. Waits for the device."""
         assert self._latest is not None
-        return effective_samples.effective_share(self._latest.split(SIZES)[EFFECTIVE])
+        return token_sums.effective_share(self._latest.split(SIZES)[EFFECTIVE])
 
     def metrics(self) -> dict[str, float]:
         assert self._sums is not None and self._maxima is not None
@@ -203,55 +203,55 @@ def step_diagnostics(sums: Tensor, maxima: Tensor) -> dict[str, float]:
     sampled = total["tokens"] + total["nonfinite"] + total["too_stale"] + total["cut_off"]
     fresh, continued, stale = kinds[0], kinds[1], kinds[first_stale:].sum(0)
     return {
-        "loss": _share(total["loss"], total["denominator"], empty=0.0),
+        "loss": share(total["loss"], total["denominator"], empty=0.0),
         "num_tokens": total["tokens"],
         "num_packed_tokens": total["packed"],
         "nonfinite_tokens": total["nonfinite"],
         "too_stale_tokens": total["too_stale"],
         "masked_cut_off_tokens": total["cut_off"],
-        "masked_cut_off_share": _share(total["cut_off"], sampled),
+        "masked_cut_off_share": share(total["cut_off"], sampled),
         "surviving_tokens": total["survivors"],
         "held_back_tokens": total["held"],
-        "left_out_share": 1 - _share(total["survivors"], sampled),
-        "entropy": _share(total["entropy"], total["tokens"]),
-        "mean_importance_ratio": _share(total["ratio"], total["tokens"]),
+        "left_out_share": 1 - share(total["survivors"], sampled),
+        "entropy": share(total["entropy"], total["tokens"]),
+        "mean_importance_ratio": share(total["ratio"], total["tokens"]),
         "max_importance_ratio": largest["ratio"],
-        "capped_share": _share(total["capped"], total["tokens"]),
-        "masked_share": _share(total["masked"], total["tokens"]),
-        "trust_region_share": _share(total["outside"], total["tokens"]),
-        "clipped_share": _share(total["clipped"], total["tokens"]),
+        "capped_share": share(total["capped"], total["tokens"]),
+        "masked_share": share(total["masked"], total["tokens"]),
+        "trust_region_share": share(total["outside"], total["tokens"]),
+        "clipped_share": share(total["clipped"], total["tokens"]),
         # Of the weights that multiply the loss, 0 for rejected tokens: 1 when all tokens weigh the same.
-        "weight_effective_share": _share(total["weight"] ** 2, total["tokens"] * total["weight_squared"]),
-        "weight_mean": _share(total["weight"], total["tokens"]),
+        "weight_effective_share": share(total["weight"] ** 2, total["tokens"] * total["weight_squared"]),
+        "weight_mean": share(total["weight"], total["tokens"]),
         # The same of full weights, of tokens and (below) of whole responses.
-        "token_effective_share": _share(total["ratio"] ** 2, total["tokens"] * total["ratio_squared"]),
-        **effective_samples.metrics(effective),
+        "token_effective_share": share(total["ratio"] ** 2, total["tokens"] * total["ratio_squared"]),
+        **token_sums.effective_metrics(effective),
         # E_mu[rho^2] - 1, of tokens and of whole responses: the variance that full weights would have.
-        "chi_square": _share(total["ratio_squared"], total["tokens"]) - 1,
-        "sequence_chi_square": _share(total["sequence_ratio_squared"], total["sequences"]) - 1,
-        "sequence_log_ratio_mean": _share(total["log_ratio"], total["sequences"]),
-        "sequence_log_ratio_absolute_mean": _share(total["absolute_log_ratio"], total["sequences"]),
+        "chi_square": share(total["ratio_squared"], total["tokens"]) - 1,
+        "sequence_chi_square": share(total["sequence_ratio_squared"], total["sequences"]) - 1,
+        "sequence_log_ratio_mean": share(total["log_ratio"], total["sequences"]),
+        "sequence_log_ratio_absolute_mean": share(total["absolute_log_ratio"], total["sequences"]),
         "sequence_log_ratio_max": largest["sequence_log_ratio"],
-        "policy_kl": _share(total["policy_kl"], total["tokens"]),
-        "staleness_mean": _share(total["lag"], total["tokens"]),
+        "policy_kl": share(total["policy_kl"], total["tokens"]),
+        "staleness_mean": share(total["lag"], total["tokens"]),
         "staleness_max": largest["lag"],
         **_divergence("mismatch", fresh),
         "mismatch_ratio_max": largest["fresh_ratio"],
         "mismatch_logprob_max": largest["fresh_log_ratio"],
-        "continued_share": _share(continued[0].item(), total["tokens"]),
-        "continued_kl": _share(*continued[[2, 0]].tolist()),
+        "continued_share": share(continued[0].item(), total["tokens"]),
+        "continued_kl": share(*continued[[2, 0]].tolist()),
         **_divergence("staleness", stale),
         "staleness_ratio_max": largest["stale_ratio"],
-        **exact_split.metrics(split, largest),
-        **teacher_distance.metrics(gaps),
-        **quadrants.metrics(by_quadrant),
+        **token_sums.split_metrics(split, largest),
+        **token_sums.teacher_metrics(gaps),
+        **token_sums.quadrant_metrics(by_quadrant),
         **_by_lag(kinds[first_stale:], largest),
         **{
-            f"mismatch_kl_quarter_{i + 1}": _share(*quarters[i, 0, [1, 0]].tolist())
+            f"mismatch_kl_quarter_{i + 1}": share(*quarters[i, 0, [1, 0]].tolist())
             for i in range(NUM_QUARTERS)
         },
         **{
-            f"staleness_kl_quarter_{i + 1}": _share(*quarters[i, first_stale:].sum(0)[[1, 0]].tolist())
+            f"staleness_kl_quarter_{i + 1}": share(*quarters[i, first_stale:].sum(0)[[1, 0]].tolist())
             for i in range(NUM_QUARTERS)
         },
     }
@@ -262,9 +262,9 @@ def _by_lag(kinds: Tensor, largest: dict[str, float]) -> dict[str, float]:
     found: dict[str, dict[str, float]] = {name: {} for name in ("kl", "effective", "capped", "max")}
     for lag, row in zip(LAGS, kinds.tolist(), strict=True):
         tokens, _, k3, ratio, squared, capped = row
-        found["kl"][f"staleness_kl_lag_{lag}"] = _share(k3, tokens)
-        found["effective"][f"staleness_effective_share_lag_{lag}"] = _share(ratio**2, tokens * squared)
-        found["capped"][f"staleness_capped_share_lag_{lag}"] = _share(capped, tokens)
+        found["kl"][f"staleness_kl_lag_{lag}"] = share(k3, tokens)
+        found["effective"][f"staleness_effective_share_lag_{lag}"] = share(ratio**2, tokens * squared)
+        found["capped"][f"staleness_capped_share_lag_{lag}"] = share(capped, tokens)
         found["max"][f"staleness_ratio_max_lag_{lag}"] = largest[f"ratio_lag_{lag}"] if tokens else math.nan
     return {name: value for columns in found.values() for name, value in columns.items()}
 
@@ -273,14 +273,9 @@ def _divergence(name: str, kind: Tensor) -> dict[str, float]:
     """KL, mean ratio and effective sample size (as a share of the tokens) from one row of KIND_SUMS."""
     tokens, k1, k3, ratio, squared, _ = kind.tolist()
     return {
-        f"{name}_kl": _share(k3, tokens),
-        f"{name}_kl_k1": _share(k1, tokens),
-        f"{name}_ratio_mean": _share(ratio, tokens),
+        f"{name}_kl": share(k3, tokens),
+        f"{name}_kl_k1": share(k1, tokens),
+        f"{name}_ratio_mean": share(ratio, tokens),
         # (sum r)^2 / (n sum r^2): 1 when all tokens weigh the same (Kong 1992).
-        f"{name}_effective_share": _share(ratio**2, tokens * squared),
+        f"{name}_effective_share": share(ratio**2, tokens * squared),
     }
-
-
-def _share(amount: float, count: float, *, empty: float = math.nan) -> float:
-    # The mean of no tokens is no number: a zero would read as a perfect match.
-    return amount / count if count else empty

@@ -23,8 +23,7 @@ from asyncrl.model.source import is_of_hub, model_folder
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
-from asyncrl.trainer.network.base_weights import load_base
-from asyncrl.trainer.network.export import open_weights
+from asyncrl.trainer.network.export import load_base, open_weights
 from asyncrl.trainer.network.model import DTYPES, device, make_policy, rank_heads
 from asyncrl.trainer.packing.attention_kernels import BITWISE, find_kernel
 from asyncrl.trainer.packing.batch import (
@@ -34,6 +33,7 @@ from asyncrl.trainer.packing.batch import (
     rank_micro_batches,
 )
 from asyncrl.trainer.packing.columns import ReadColumns
+from asyncrl.trainer.step.batch_values import max_over_ranks, sum_over_ranks
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
 from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.optimizer import (
@@ -46,7 +46,6 @@ from asyncrl.trainer.step.optimizer import (
 )
 from asyncrl.trainer.step.part import LossRecord, MiniBatch, Step, StepPart
 from asyncrl.trainer.step.passes import LossOf, Passes, Result
-from asyncrl.trainer.step.totals import max_over_ranks, sum_over_ranks
 
 Kind = TypeVar("Kind", bound=StepPart)
 

@@ -21,10 +21,15 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.columns import Column, TokenColumn
-from asyncrl.trainer.step import quadrants
+from asyncrl.trainer.step.batch_values import (
+    IMITATED,
+    PROMPT_LENGTHS,
+    with_imitation,
+    with_prompt_lengths,
+)
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
-from asyncrl.trainer.step.loss_columns import IMITATED, PROMPT_LENGTHS, with_imitation, with_prompt_lengths
 from asyncrl.trainer.step.part import Given, LossRecord
+from asyncrl.trainer.step.token_sums import watch_quadrants
 
 
 class Objective:
@@ -117,7 +122,7 @@ class Objective:
             raise InputError(f"{error} It was called for the trajectories {names}.") from error
         with torch.no_grad():
             sums, maxima = micro_batch_sums(inputs, parts, micro, algorithm=self.algorithm)
-        quadrants.watch(inputs, sums)
+        watch_quadrants(inputs, sums)
         return parts.total, LossRecord(sums, maxima, parts.faults)
 
     def is_interpolated(self) -> bool:

@@ -141,14 +141,14 @@ def columns_of_a_step() -> set[str]:
     import torch
 
     from asyncrl.trainer.parts.critic import SUMS, value_metrics
-    from asyncrl.trainer.step import exact_split, teacher_distance
+    from asyncrl.trainer.step import token_sums
     from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, step_diagnostics
 
     known = set(step_diagnostics(torch.zeros(NUM_SUMS), torch.zeros(len(MAXIMA))))
-    known |= exact_split.metrics(
-        torch.ones(exact_split.NUM_SUMS), dict.fromkeys(exact_split.MAXIMA, 1.0)
+    known |= token_sums.split_metrics(
+        torch.ones(token_sums.NUM_SPLIT_SUMS), dict.fromkeys(token_sums.SPLIT_MAXIMA, 1.0)
     ).keys()
-    known |= teacher_distance.metrics(torch.ones(teacher_distance.NUM_SUMS)).keys()
+    known |= token_sums.teacher_metrics(torch.ones(token_sums.NUM_TEACHER_SUMS)).keys()
     known |= get_type_hints(TeacherMetrics).keys()
     known |= value_metrics(torch.zeros(len(SUMS))).keys()
     known |= {"critic_grad_norm", "critic_learning_rate", "critic_skipped_steps", "critic_loss_scale"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from serving.engine.servers import said_beside_engine
 
-from asyncrl.trainer.ranks.megatron_import import import_megatron
+from asyncrl.trainer.ranks.megatron import import_megatron
 
 # Tests here import Megatron: not with all that it would take along.
 import_megatron()

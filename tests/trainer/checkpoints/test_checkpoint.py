@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from asyncrl.errors import DiskError, QueueError
 from asyncrl.run.checkpoints import find_fault
-from asyncrl.trainer.checkpoints import boxes, checkpoint, checkpoint_files
+from asyncrl.trainer.checkpoints import checkpoint, checkpoint_files
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.checkpoint_files import HashedFiles
 from asyncrl.trainer.step.learner import Learner
@@ -57,7 +57,7 @@ def test_a_second_save_fills_the_memory_of_the_first(
     learner, checkpoints = warming_learner(folder), Checkpoints(tmp_path, num_kept=2)
     train(learner, 0, 1)
     checkpoints.save(learner, 1)
-    monkeypatch.setattr(boxes, "empty_on_host", lambda like: pytest.fail("more memory was taken"))
+    monkeypatch.setattr(checkpoint_files, "empty_on_host", lambda like: pytest.fail("more memory was taken"))
     wanted = train(learner, 1, 2)
     checkpoints.save(learner, 2)
     again = warming_learner(folder)
@@ -188,7 +188,7 @@ def test_in_the_foreground_a_save_holds_no_copy_and_is_committed_on_return(
     metrics = train(learner, 0, 1)
     committed = []
     # Nothing else allocates host memory for a copy.
-    monkeypatch.setattr(boxes, "empty_on_host", lambda like: pytest.fail("a copy was made"))
+    monkeypatch.setattr(checkpoint_files, "empty_on_host", lambda like: pytest.fail("a copy was made"))
     checkpoints = Checkpoints(
         tmp_path,
         num_kept=2,

@@ -13,8 +13,7 @@ from fakes.template import Template
 
 from asyncrl.system.files import sha256_of
 from asyncrl.system.network import free_ports
-from asyncrl.trainer.checkpoints.boxes import Box, SharedTensor
-from asyncrl.trainer.checkpoints.checkpoint_files import HashedFiles, State, read
+from asyncrl.trainer.checkpoints.checkpoint_files import Box, HashedFiles, SharedTensor, State, read
 
 
 def save(folder: Path, fault: str, template: Template) -> tuple[list[int], str]:

@@ -13,9 +13,8 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.sections.model import Lora
 from asyncrl.trainer.network.adapted_layers import adapted_layers
 from asyncrl.trainer.network.adapters import export_adapter, without_adapters
-from asyncrl.trainer.network.base_weights import load_base
 from asyncrl.trainer.network.convert import export_weights, load_adapters
-from asyncrl.trainer.network.export import open_weights
+from asyncrl.trainer.network.export import load_base, open_weights
 from asyncrl.trainer.network.model import Policy, build_policy
 from asyncrl.trainer.packing.batch import make_micro_batch
 

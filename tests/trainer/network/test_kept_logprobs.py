@@ -8,8 +8,8 @@ from torch import Tensor
 
 import asyncrl.trainer.network.logprobs as logprobs_module
 from asyncrl.trainer.network.logprobs import output_logprobs
-from asyncrl.trainer.network.whole_logprobs import token_logprobs
-from asyncrl.trainer.packing.kept_sets import KeptSets
+from asyncrl.trainer.network.output_kernels import token_logprobs
+from asyncrl.trainer.packing.terms import KeptSets
 
 
 def kept_sets(*sets: list[int]) -> KeptSets:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 import asyncrl.trainer.network.logprobs as logprobs_module
 from asyncrl.trainer.network.logprobs import output_logprobs
-from asyncrl.trainer.network.whole_logprobs import token_logprobs
+from asyncrl.trainer.network.output_kernels import token_logprobs
 
 
 def test_log_probs_are_of_the_tempered_distribution():

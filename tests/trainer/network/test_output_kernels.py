@@ -11,7 +11,7 @@ import asyncrl.trainer.network.logprobs as logprobs_module
 from asyncrl.trainer.network import output_kernels
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.output_kernels import KERNELS, Slopes, Tempering, find_kernel, try_kernel
-from asyncrl.trainer.packing.kept_sets import KeptSets
+from asyncrl.trainer.packing.terms import KeptSets
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 UNSAMPLED = torch.tensor([0, 7, 301])

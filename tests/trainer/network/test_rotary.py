@@ -8,7 +8,7 @@ import torch
 from fakes.shapes import tiny_shape
 
 from asyncrl.model.rotary import Rotation
-from asyncrl.trainer.network.rotary import frequencies
+from asyncrl.trainer.network.layer_specs import frequencies
 
 LENGTH = 4096
 KINDS: dict[str, tuple[Rotation, dict[str, Any]]] = {}

@@ -4,7 +4,7 @@ import pytest
 from megatron.core.transformer.mlp import MLP, MLPSubmodules
 from megatron.core.transformer.spec_utils import ModuleSpec
 
-from asyncrl.trainer.network.specs import parts_of
+from asyncrl.trainer.ranks.megatron import parts_of
 
 PARTS = MLPSubmodules(linear_fc1=object, linear_fc2=object)
 

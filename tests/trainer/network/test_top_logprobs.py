@@ -8,8 +8,7 @@ from torch import Tensor
 
 import asyncrl.trainer.network.logprobs as logprobs_module
 from asyncrl.trainer.network.logprobs import output_logprobs
-from asyncrl.trainer.packing.kept_sets import KeptSets
-from asyncrl.trainer.packing.top_tokens import TopTokens
+from asyncrl.trainer.packing.terms import KeptSets, TopTokens
 
 UNSAMPLED = torch.tensor([17])
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import asyncrl.trainer.network.logprobs as logprobs_module
-from asyncrl.trainer.network import weight_gradient
+from asyncrl.trainer.network import output_kernels
 from asyncrl.trainer.network.logprobs import output_logprobs
 
 
@@ -37,7 +37,7 @@ def test_products_are_added_to_the_gradient_of_earlier_micro_batches(
     values = output_logprobs(hidden, weight, targets, 0.7, vocab_size=17)
     wanted_hidden, wanted = torch.autograd.grad(values[0].sum(), (hidden, weight))
     main = with_main_gradient(weight)
-    monkeypatch.setattr(weight_gradient, "ADDING", ("cpu",))
+    monkeypatch.setattr(output_kernels, "ADDING", ("cpu",))
     output_logprobs(hidden, weight, targets, 0.7, vocab_size=17)[0].sum().backward()
     assert weight.grad_added_to_main_grad
     assert (main[:17] - 0.5 - wanted[:17].float()).abs().max() < 0.02 * wanted.abs().max()
@@ -49,7 +49,7 @@ def test_products_are_added_to_the_gradient_of_earlier_micro_batches(
 
 
 def test_a_tied_weight_gets_a_stand_in_of_zeros_which_megatron_adds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_gradient, "ADDING", ("cpu",))
+    monkeypatch.setattr(output_kernels, "ADDING", ("cpu",))
     hidden, weight, targets = leaves(torch.float32)
     with_main_gradient(weight)
     weight.zero_out_wgrad = True

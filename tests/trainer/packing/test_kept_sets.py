@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from asyncrl.model.column_bytes import KEPT_SETS, pack_kept_set
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.packing.batch import make_micro_batch
-from asyncrl.trainer.packing.kept_sets import KeptSets, unpack_kept_sets
+from asyncrl.trainer.packing.terms import KeptSets, unpack_kept_sets
 
 
 def sequence(name: str, response: list[int], kept: list[list[int]]) -> ScoredSequence:

@@ -13,9 +13,8 @@ from families.known import write_tiny
 from asyncrl.model.families.family import EXPERT_BIAS as BIAS
 from asyncrl.trainer.network.convert import exported_tensors
 from asyncrl.trainer.network.export import export_model, open_weights
-from asyncrl.trainer.parts.expert_loads import ExpertLoads, load_metrics
-from asyncrl.trainer.parts.past_versions import PastVersions
-from asyncrl.trainer.parts.reference import Reference
+from asyncrl.trainer.parts.controls import ExpertLoads, load_metrics
+from asyncrl.trainer.parts.reference import PastVersions, Reference
 
 RATE = 0.05
 

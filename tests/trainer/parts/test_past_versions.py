@@ -12,8 +12,8 @@ from fakes.recipes import make_recipe
 
 from asyncrl.errors import InputError
 from asyncrl.records import Batch
-from asyncrl.trainer.step.exact_split import NUM_SUMS, metrics
 from asyncrl.trainer.step.learner import Learner
+from asyncrl.trainer.step.token_sums import NUM_SPLIT_SUMS, split_metrics
 
 COLUMNS = {
     *("mismatch_exact_kl", "mismatch_exact_ratio_max", "mismatch_exact_continued_kl"),
@@ -126,7 +126,7 @@ def test_tokens_of_versions_before_a_resume_are_counted_and_left_out(folder: Pat
 
 
 def test_a_step_without_tokens_or_without_the_key_has_no_such_column():
-    assert metrics(torch.zeros(NUM_SUMS), {}) == {}
+    assert split_metrics(torch.zeros(NUM_SPLIT_SUMS), {}) == {}
 
 
 def test_a_run_without_stale_tokens_refuses_it(folder: Path):

@@ -23,7 +23,7 @@ from asyncrl.trainer.network.model import Policy, build_policy
 from asyncrl.trainer.packing.batch import MicroBatch, make_micro_batch
 from asyncrl.trainer.packing.routes import RecordedRoutes
 from asyncrl.trainer.parts.reference import Reference
-from asyncrl.trainer.parts.routing_replay import Replay, record_routes
+from asyncrl.trainer.parts.served_columns import Replay, record_routes
 from asyncrl.trainer.step.learner import Learner
 
 NUM_LAYERS, NUM_EXPERTS, NUM_CHOSEN = 2, 8, 3
@@ -210,7 +210,7 @@ def test_later_optimizer_steps_take_the_experts_of_the_policy_before_the_batch(
         record_routes(parts)
         recorded.extend(parts)
 
-    monkeypatch.setattr("asyncrl.trainer.parts.routing_replay.record_routes", record)
+    monkeypatch.setattr("asyncrl.trainer.parts.served_columns.record_routes", record)
     choices = watch_choices(learner.model)
     metrics = learner.step(batch)
     ((micro,),) = recorded

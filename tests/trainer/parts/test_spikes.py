@@ -9,7 +9,7 @@ from fakes.learners import make_learner
 from fakes.models import random_batch, write_model, write_tokenizer
 
 from asyncrl.errors import InputError
-from asyncrl.trainer.parts.spikes import FEWEST_NORMS, Spikes, row_squares
+from asyncrl.trainer.parts.records import FEWEST_NORMS, Spikes, row_squares
 from asyncrl.trainer.step.learner import Learner
 
 PAD = 39

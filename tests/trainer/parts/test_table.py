@@ -15,9 +15,8 @@ from fakes.sequences import scored_by_teacher, with_routes
 from asyncrl.records import Batch
 from asyncrl.trainer.parts import table
 from asyncrl.trainer.parts.critic import Critic
-from asyncrl.trainer.parts.past_versions import PastVersions
-from asyncrl.trainer.parts.reference import KlReward, Reference
-from asyncrl.trainer.parts.routing_replay import RoutingReplay
+from asyncrl.trainer.parts.reference import KlReward, PastVersions, Reference
+from asyncrl.trainer.parts.served_columns import RoutingReplay
 from asyncrl.trainer.parts.table import PARTS, Row
 from asyncrl.trainer.parts.teacher import Teacher
 from asyncrl.trainer.step.part import MiniBatch, StepPart

@@ -11,7 +11,7 @@ from fakes.models import random_batch, reference_logprobs, reference_model
 
 from asyncrl.journal.packing import unpack_halves
 from asyncrl.records import Batch, TrainedTokens
-from asyncrl.trainer.parts.token_record import TokenRecord
+from asyncrl.trainer.parts.records import TokenRecord
 
 
 def recorded(folder: Path, batch: Batch, *, num_groups: int = 2, **sections: dict) -> list[TrainedTokens]:

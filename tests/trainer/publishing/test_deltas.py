@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.sections.model import Lora
 from asyncrl.serving.delta import DELTAS_PER_ANCHOR
-from asyncrl.trainer.network.base_weights import load_base
 from asyncrl.trainer.network.convert import export_weights, load_weights
-from asyncrl.trainer.network.export import open_weights, read_weights
+from asyncrl.trainer.network.export import load_base, open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_model, build_policy
-from asyncrl.trainer.publishing.deltas import INTEGERS, DeltaFolders, LoadDeltas, changed_words
+from asyncrl.trainer.publishing.encodings import INTEGERS, DeltaFolders, LoadDeltas, changed_words
 from asyncrl.trainer.publishing.host_weights import digests_of
 from asyncrl.trainer.publishing.publish import Publisher
 
@@ -89,7 +88,7 @@ def publish(publisher: Publisher, version: int, model, engines) -> list[str]:
     return [outcome.detail for outcome in outcomes.values()]
 
 
-@mock.patch("asyncrl.trainer.publishing.deltas.CHUNK_WORDS", 16)
+@mock.patch("asyncrl.trainer.publishing.encodings.CHUNK_WORDS", 16)
 @given(st.lists(st.tuples(*[st.integers(0, 2**16 - 1)] * 2), min_size=1, max_size=40))
 def test_any_bits_that_differ_are_found(words: list[tuple[int, int]]):
     old, new = (torch.tensor(side, dtype=torch.uint16) for side in zip(*words, strict=True))

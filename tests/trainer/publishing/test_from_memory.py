@@ -16,9 +16,8 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.recipe.sections.model import Lora
 from asyncrl.serving.publication import read_publication
 from asyncrl.system.network import free_ports
-from asyncrl.trainer.network.base_weights import load_base
 from asyncrl.trainer.network.convert import export_weights
-from asyncrl.trainer.network.export import open_weights, read_weights
+from asyncrl.trainer.network.export import load_base, open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_policy
 from asyncrl.trainer.publishing import from_memory
 from asyncrl.trainer.publishing.from_memory import BroadcastPublisher

@@ -7,12 +7,12 @@ import sys
 import pytest
 import torch
 
-from asyncrl.trainer.ranks import cpu
-from asyncrl.trainer.ranks.megatron_import import import_megatron
+from asyncrl.trainer.ranks import megatron
+from asyncrl.trainer.ranks.megatron import import_megatron
 
 CODE = """
 import sys, torch
-from asyncrl.trainer.ranks.megatron_import import import_megatron
+from asyncrl.trainer.ranks.megatron import import_megatron
 before = torch.compile
 import_megatron()
 heavy = ("wandb", "torch._dynamo", "torch._inductor.compile_fx", "sglang", "transformers", "ray")
@@ -41,13 +41,13 @@ def test_routers_start_without_transformer_engine(monkeypatch: pytest.MonkeyPatc
 
 
 def test_nothing_is_touched_where_cuda_is(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cpu, "_is_installed", False)
+    monkeypatch.setattr(megatron, "_is_installed", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     touched = []
     for name in ("_use_no_compiler", "_replace_literal_devices", "_replace_random_state"):
-        monkeypatch.setattr(cpu, name, lambda name=name: touched.append(name))
-    cpu.install()
-    assert not touched and not cpu._is_installed
+        monkeypatch.setattr(megatron, name, lambda name=name: touched.append(name))
+    megatron.run_on_cpu()
+    assert not touched and not megatron._is_installed
 
 
 def test_megatrons_hard_coded_devices_are_the_cpu_and_torch_itself_is_not_changed():
@@ -62,6 +62,6 @@ def test_megatrons_hard_coded_devices_are_the_cpu_and_torch_itself_is_not_change
 
 def test_tensor_types_say_cuda_only_while_megatron_compares_them():
     tensor = torch.zeros(1)
-    with cpu._cuda_type_names():
+    with megatron._cuda_type_names():
         assert tensor.type() == "torch.cuda.FloatTensor"
     assert tensor.type() == "torch.FloatTensor"

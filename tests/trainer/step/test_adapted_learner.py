@@ -15,8 +15,8 @@ from asyncrl.trainer.checkpoints.checkpoint_files import names_in
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.export import read_weights
 from asyncrl.trainer.parts.critic import Critic
+from asyncrl.trainer.parts.records import Spikes
 from asyncrl.trainer.parts.reference import Reference
-from asyncrl.trainer.parts.spikes import Spikes
 from asyncrl.trainer.step.learner import Learner
 
 LORA = {"rank": 2, "alpha": 4.0}

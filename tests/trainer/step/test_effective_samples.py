@@ -8,13 +8,13 @@ import torch
 from fakes.loss_inputs import make_inputs
 
 from asyncrl.algorithms.inputs import sequence_sum
-from asyncrl.trainer.step.effective_samples import (
+from asyncrl.trainer.step.token_sums import (
     MAX_SEQUENCE_LOG_RATIO,
-    NUM_SUMS,
+    NUM_EFFECTIVE_SUMS,
+    effective_metrics,
     effective_share,
-    metrics,
+    effective_sums,
     oldest_lags,
-    sequence_sums,
 )
 
 
@@ -26,7 +26,7 @@ def sums_of(log_ratios: list[float], ids: list[int], lags: list[int], mask: list
     totals = sequence_sum(torch.tensor(log_ratios, dtype=torch.float64), inputs)
     oldest = oldest_lags(inputs, torch.tensor(lags, dtype=torch.int64), len(totals))
     are_there = (sequence_sum(inputs.mask.double(), inputs) > 0).double()
-    return sequence_sums(totals, oldest, are_there)
+    return effective_sums(totals, oldest, are_there)
 
 
 def test_weights_of_3_and_three_times_1_are_three_effective_sequences_of_four():
@@ -46,7 +46,7 @@ def test_sequences_are_of_the_staleness_of_their_oldest_token_that_counts():
             ids += [len(ids) // 2] * 2
             lags += [lag, 30]
             mask += [True, False]
-    found = metrics(sums_of(log_ratios, ids, lags, mask))
+    found = effective_metrics(sums_of(log_ratios, ids, lags, mask))
     for lag, bucket in ((0, "0"), (1, "1"), (4, "4_7")):
         own = weights[lag]
         wanted = sum(own) ** 2 / (len(own) * sum(w**2 for w in own))
@@ -62,8 +62,8 @@ def test_parts_of_a_batch_add_up_and_a_part_without_tokens_adds_nothing():
     whole = sums_of([0.3, -0.5, 1.0, 0.2], [0, 0, 1, 2], [0, 1, 3, 0])
     parts = sums_of([0.3, -0.5], [0, 0], [0, 1]) + sums_of([1.0, 0.2], [0, 1], [3, 0])
     assert torch.allclose(whole, parts)
-    assert torch.equal(sums_of([], [], []), torch.zeros(NUM_SUMS, dtype=torch.float64))
-    assert math.isnan(effective_share(torch.zeros(NUM_SUMS, dtype=torch.float64)))
+    assert torch.equal(sums_of([], [], []), torch.zeros(NUM_EFFECTIVE_SUMS, dtype=torch.float64))
+    assert math.isnan(effective_share(torch.zeros(NUM_EFFECTIVE_SUMS, dtype=torch.float64)))
 
 
 def test_one_sequence_far_beyond_any_cap_is_one_effective_sequence():

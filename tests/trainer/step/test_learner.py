@@ -21,10 +21,10 @@ from asyncrl.errors import Diverged, InputError
 from asyncrl.model.column_bytes import KEPT_SETS, split_kept_sets
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, ScoredSequence
-from asyncrl.trainer.network import logprobs, weight_gradient
+from asyncrl.trainer.network import logprobs, output_kernels
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
-from asyncrl.trainer.packing.kept_sets import unpack_kept_sets
+from asyncrl.trainer.packing.terms import unpack_kept_sets
 from asyncrl.trainer.parts import reference as reference_module
 from asyncrl.trainer.parts.reference import Reference, kl_penalties
 from asyncrl.trainer.step.learner import Learner
@@ -83,7 +83,7 @@ def test_the_gradient_is_that_of_transformers_where_products_are_added_to_megatr
     is_tied: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """As on a GPU: in chunks, over several micro-batches; a tied weight has the embedding's gradient, too."""
-    monkeypatch.setattr(weight_gradient, "ADDING", ("cpu",))
+    monkeypatch.setattr(output_kernels, "ADDING", ("cpu",))
     monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 400)
     write_model(tmp_path, "Qwen2", tie_word_embeddings=is_tied)
     batch = random_batch(1, temperature=0.8)

@@ -21,7 +21,7 @@ from asyncrl.system.network import free_ports
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.parts.critic import Critic
-from asyncrl.trainer.parts.spikes import Spikes
+from asyncrl.trainer.parts.records import Spikes
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.optimizer import LossScaler, LossScaling, loss_scaler
 from asyncrl.trainer.step.optimizer_state import adam_steps, held_states

@@ -17,11 +17,11 @@ from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence, root_id
 from asyncrl.trainer.network.convert import export_weights
-from asyncrl.trainer.network.whole_logprobs import token_logprobs
+from asyncrl.trainer.network.output_kernels import token_logprobs
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.parts.reference import Reference
+from asyncrl.trainer.step.batch_values import prompt_lengths
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.loss_columns import prompt_lengths
 from asyncrl.trainer.step.objective import Objective
 from asyncrl.trainer.step.optimizer import set_learning_rate
 from asyncrl.trainer.step.part import MiniBatch

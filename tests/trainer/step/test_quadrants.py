@@ -12,7 +12,13 @@ from fakes.models import random_batch
 
 from asyncrl.algorithms.losses import make_loss
 from asyncrl.recipe import Algorithm
-from asyncrl.trainer.step.quadrants import NUM_SUMS, QUADRANTS, metrics, token_sums, watch
+from asyncrl.trainer.step.token_sums import (
+    NUM_QUADRANT_SUMS,
+    QUADRANTS,
+    quadrant_metrics,
+    quadrant_sums,
+    watch_quadrants,
+)
 
 PROBABILITIES = [0.9, 0.6, 0.5, 0.4, 0.1, 0.2, 0.8]
 ADVANTAGES = [1.0, -2.0, 3.0, 0.5, -1.0, 0.0, 4.0]
@@ -36,10 +42,10 @@ def test_shares_are_those_of_the_derivatives_of_the_loss():
     for name, slope in zip(BY_HAND, slopes, strict=False):
         wanted[name] += abs(slope)
     inputs = quadrant_inputs()
-    sums = token_sums(inputs)
-    watch(inputs, sums)
+    sums = quadrant_sums(inputs)
+    watch_quadrants(inputs, sums)
     make_loss(algorithm, max_new_tokens=8)(inputs).total.backward()
-    found = metrics(sums)
+    found = quadrant_metrics(sums)
     for name in QUADRANTS:
         assert found[f"gradient_share_{name}"] == pytest.approx(wanted[name] / sum(wanted.values()), rel=1e-5)
         assert found[f"token_share_{name}"] == BY_HAND.count(name) / 5
@@ -48,12 +54,12 @@ def test_shares_are_those_of_the_derivatives_of_the_loss():
 def test_without_a_backward_pass_tokens_have_shares_and_the_gradient_has_none():
     inputs = quadrant_inputs()
     inputs = dataclasses.replace(inputs, current=inputs.current.detach())
-    sums = token_sums(inputs)
-    watch(inputs, sums)
-    found = metrics(sums)
+    sums = quadrant_sums(inputs)
+    watch_quadrants(inputs, sums)
+    found = quadrant_metrics(sums)
     assert found["token_share_likely_positive"] == 2 / 5
     assert math.isnan(found["gradient_share_likely_positive"])
-    assert all(math.isnan(value) for value in metrics(torch.zeros(NUM_SUMS)).values())
+    assert all(math.isnan(value) for value in quadrant_metrics(torch.zeros(NUM_QUADRANT_SUMS)).values())
 
 
 def test_a_step_has_the_same_shares_however_packed_and_they_add_up(folder: Path):

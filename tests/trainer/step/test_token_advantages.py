@@ -7,7 +7,7 @@ from torch import Tensor
 
 from asyncrl.recipe import Algorithm
 from asyncrl.trainer.packing.batch import MicroBatch, rank_micro_batches
-from asyncrl.trainer.step.token_advantages import whitened
+from asyncrl.trainer.step.batch_values import whitened
 
 DEFAULT = Algorithm(advantage="gae")
 

@@ -103,7 +103,7 @@ class BitwiseAttention(BatchedAttention):
 #
 # Shapes: N tokens, R of them and padding.
 class BitwiseDecoder(PlainDecoder):
-    """Replaces `forward` of a model's decoder; the attention is that of `backend` (bitwise_attention.py)."""
+    """Replaces `forward` of a model's decoder; the attention is that of `backend`."""
 
     def __init__(self, decoder, backend) -> None:
         super().__init__(decoder, backend)

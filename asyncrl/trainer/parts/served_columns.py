@@ -1,10 +1,11 @@
-"""Routing replay: the routers of a policy choose the experts that they are told, and compute the gates.
+"""What servers say with tokens: the kept sets that log-probs are over, and the routes that routers replay.
 
+Under routing replay the routers of a policy choose the experts that they are told, and compute the gates.
 What a pack tells (`PackedSequences.columns`) reaches each layer with its own arguments, in the passes that
-recompute activations too, however micro-batches interleave. Each router has a replay of its own in the
-place of Megatron-core's `RouterReplay`, which is one list for all models of a process: critic and reference
-have none here, and no pack can move their routing. Sources: R2, Zheng et al. 2025 (arXiv 2507.18071); R3, Ma
-et al. 2025 (arXiv 2510.11370).
+recompute activations too, however micro-batches interleave. Each router has a replay of its own in the place
+of Megatron-core's `RouterReplay`, which is one list for all models of a process: critic and reference have
+none here, and no pack can move their routing. Sources: R2, Zheng et al. 2025 (arXiv 2507.18071); R3, Ma et
+al. 2025 (arXiv 2510.11370).
 
 Shapes: C tokens that this rank's router sees, E experts, K of them chosen.
 """
@@ -19,7 +20,7 @@ from megatron.core.transformer.moe.router import TopKRouter
 from torch import Tensor
 
 from asyncrl.errors import InputError
-from asyncrl.model.column_bytes import ROUTES, replayed_row_bytes
+from asyncrl.model.column_bytes import KEPT_SETS, ROUTES, num_kept_sets, replayed_row_bytes
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
 from asyncrl.trainer.network.model import Policy
@@ -27,8 +28,32 @@ from asyncrl.trainer.packing.attention import own_tokens
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.columns import Column
 from asyncrl.trainer.packing.routes import UNKNOWN, GivenRoutes, RecordedRoutes, RouteColumn
+from asyncrl.trainer.packing.terms import KeptColumn
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.part import Step, StepPart
+
+
+class KeptTokens(StepPart):
+    """Renormalizes predictions over kept sets, and refuses batches without them, or with some where the
+    recipe's sampling leaves all tokens: their log-probs are of another distribution than the trainer's."""
+
+    def __init__(self, learner: Learner, recipe: Recipe) -> None:
+        self._is_truncated = recipe.rollout.is_truncated()
+
+    def columns(self) -> list[Column]:
+        return [KeptColumn()]
+
+    def check(self, batch: Batch) -> None:
+        for sequence in batch.sequences:
+            num_sets, num_tokens = num_kept_sets(sequence.columns.get(KEPT_SETS, b"")), sequence.num_sampled()
+            wanted, state = (num_tokens, "set") if self._is_truncated else (0, "not set")
+            if num_sets != wanted:
+                raise InputError(
+                    f"Step {batch.taken_version + 1} has {num_sets} kept sets for the {num_tokens} tokens of "
+                    f"response {sequence.sequence_id}, expected {wanted}: rollout.top_k is {state}. To start "
+                    f"over, set run_folder (or name) to a new one."
+                )
+
 
 TopK = Callable[..., tuple[Tensor, Tensor]]
 

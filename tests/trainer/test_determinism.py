@@ -10,16 +10,15 @@ import pytest
 import torch
 from fakes.models import write_model
 
-from asyncrl.trainer.ranks import determinism
-from asyncrl.trainer.ranks.determinism import is_exact, is_same
-from asyncrl.trainer.reproduce import differences, table
+from asyncrl.trainer.bootstrap import DETERMINISTIC, make_deterministic
+from asyncrl.trainer.reproduce import differences, is_exact, is_same, table
 
 
 @pytest.mark.exhaustive
 def test_deterministic_steps_use_nothing_that_torch_cannot_repeat(tmp_path: Path):
     # torch raises where an operation has no deterministic form.
     command = [sys.executable, "-m", "fakes.deterministic_steps", str(write_model(tmp_path)), "float32", "40"]
-    paths = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    paths = {"PYTHONPATH": str(Path(__file__).parents[1])}
     run = subprocess.run(command, env=os.environ | paths, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     first, second = json.loads(run.stdout.splitlines()[-1])
@@ -68,10 +67,10 @@ def test_libraries_read_their_variables_and_what_is_set_already_stays(monkeypatc
     calls = []
     monkeypatch.setattr(torch, "use_deterministic_algorithms", calls.append)
     monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-    for name in determinism.VARIABLES:
+    for name in DETERMINISTIC:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NCCL_ALGO", "Tree")
-    determinism.make_deterministic()
+    make_deterministic()
     assert calls == [True]
-    found = {name: os.environ[name] for name in determinism.VARIABLES}
-    assert found == determinism.VARIABLES | {"NCCL_ALGO": "Tree"}
+    found = {name: os.environ[name] for name in DETERMINISTIC}
+    assert found == DETERMINISTIC | {"NCCL_ALGO": "Tree"}

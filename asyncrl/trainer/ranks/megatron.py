@@ -1,11 +1,15 @@
-"""Megatron-core 0.16.1 to 0.19.2 without CUDA: adapters for the places where it hard-codes "cuda".
+"""Megatron-core 0.16.1 to 0.19.2 as this process needs it: imported without what slows its start, and with
+adapters for the places where it hard-codes "cuda" on a machine that has none.
 
-`install` does nothing where CUDA is. Each adapter names what fails without it; none changes a number. Call it
-before any other megatron import.
+Megatron imports W&B, where it is installed, for a server of its own; trackers of a run are other processes.
+Decorating with torch.compile imports the compiler, and on a CPU nothing is compiled: without both a trainer
+starts in half the time. Each adapter names what fails without it; none changes a number.
 """
 
 import contextlib
+import functools
 import importlib
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +17,6 @@ from typing import Any
 import torch
 
 from asyncrl.trainer.ranks import freed_memory
-from asyncrl.trainer.ranks.megatron_import import import_megatron
 
 MODULES_THAT_SAY_CUDA = (
     "megatron.core.utils",
@@ -29,7 +32,7 @@ FACTORIES = ("tensor", "zeros", "ones", "empty", "full", "zeros_like", "ones_lik
 _is_installed = False
 
 
-def install() -> None:
+def run_on_cpu() -> None:
     """Makes this process's megatron-core run on CPU and gloo; idempotent, a no-op with CUDA."""
     global _is_installed
     if _is_installed or torch.cuda.is_available():
@@ -159,3 +162,56 @@ def _staying_here(function: Callable[..., Any]) -> Callable[..., Any]:
             torch.Tensor.cuda = send  # type: ignore[method-assign]
 
     return call
+
+
+def import_megatron() -> None:
+    """Call it before any other import of megatron; idempotent."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_hidden("wandb"))
+        if not torch.cuda.is_available():
+            stack.enter_context(_without_compiler())
+        import megatron.core  # noqa: F401
+
+        _bind_engines_product()
+
+
+def _bind_engines_product() -> None:
+    """0.16.1's router looks for Transformer Engine's product under a name that is unbound without it."""
+    from megatron.core.transformer.moe import moe_utils
+
+    if not hasattr(moe_utils, "te_general_gemm"):
+        moe_utils.te_general_gemm = None
+
+
+@contextlib.contextmanager
+def _hidden(name: str) -> Iterator[None]:
+    """Importing `name` fails meanwhile, unless it is imported already."""
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _without_compiler() -> Iterator[None]:
+    """Functions decorated with torch.compile meanwhile stay as they are."""
+    original = torch.compile
+    torch.compile = _unchanged  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.compile = original
+
+
+def _unchanged(function: Callable[..., Any] | None = None, **_: Any) -> Callable[..., Any]:
+    return (lambda decorated: decorated) if function is None else function
+
+
+def parts_of(spec: Any) -> Any:
+    """The `submodules` of a spec, to be read and replaced: of a ModuleSpec, or of the partial call of a class
+    that Megatron-core 0.19 has in its place for feed-forward networks and experts."""
+    return spec.keywords["submodules"] if isinstance(spec, functools.partial) else spec.submodules
