@@ -48,12 +48,21 @@ def train(
     `files_url` hands `run_folder` out, where the controller does not see it."""
     base, section = model_folder(recipe.model), recipe.trainer
     controller = ControllerLink(queue_url, run_folder, files_url)
-    checkpoints = _open_checkpoints(recipe, controller)
+    checkpoints = Checkpoints(
+        run_folder / CHECKPOINTS,
+        num_kept=section.keep_checkpoints,
+        saves_in_background=section.saves_in_background,
+        best_of_every=recipe.evaluation.every_steps if section.keep_best else 0,
+        committed=controller.commit,
+    )
     publisher: Publisher = make_publisher(
         recipe, run_folder, service_url=lambda: controller.files_url or controller.queue_url, failed=end_now
     )
     queue = controller.connect() if ranks.is_first() else None
-    version = saved = _restore(learner, checkpoints, controller)
+    version = saved = checkpoints.load_newest(learner)
+    if version > 0 and ranks.is_first():
+        # A crash between a save and its commit is repaired here.
+        controller.commit(version, checkpoints.path(version))
     outcomes: dict[str, PublishOutcome] = {}
     metrics: dict[str, float] | None = None
     # Where rows are learned there may be no server: a version is published when an evaluation asks for it.
@@ -166,7 +175,8 @@ class Stopwatch:
 
 
 def _is_checkpointed(version: PolicyVersion, recipe: Recipe) -> bool:
-    """Each n-th version and the last; the evaluated ones too where the best of them is kept."""
+    """Whether this version gets a checkpoint: every n-th, the last and, if the best is kept, each evaluated
+    one."""
     section, every = recipe.trainer, recipe.evaluation.every_steps
     is_evaluated = section.keep_best and every > 0 and version % every == 0
     return version % section.checkpoint_every_steps == 0 or version == section.num_steps or is_evaluated
@@ -196,24 +206,6 @@ class ControllerLink:
             queue.commit(CommitRequest(version, self.place_of(folder)))
         finally:
             queue.close()
-
-
-def _open_checkpoints(recipe: Recipe, controller: ControllerLink) -> Checkpoints:
-    return Checkpoints(
-        controller.run_folder / CHECKPOINTS,
-        num_kept=recipe.trainer.keep_checkpoints,
-        saves_in_background=recipe.trainer.saves_in_background,
-        best_of_every=recipe.evaluation.every_steps if recipe.trainer.keep_best else 0,
-        committed=controller.commit,
-    )
-
-
-def _restore(learner: Learner, checkpoints: Checkpoints, controller: ControllerLink) -> PolicyVersion:
-    """The newest checkpoint, else the base model. A crash between a save and its commit is repaired here."""
-    version = checkpoints.load_newest(learner)
-    if version > 0 and ranks.is_first():
-        controller.commit(version, checkpoints.path(version))
-    return version
 
 
 def _take(queue: QueueClient | None, request: TakeRequest) -> TakeReply:

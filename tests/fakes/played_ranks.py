@@ -32,7 +32,7 @@ def play(case: dict, rank: int, whole: Whole) -> SavePlan:
     from asyncrl.model.folder import check_model_folder
     from asyncrl.model.layout import check_layout
     from asyncrl.trainer.checkpoints import checkpoint
-    from asyncrl.trainer.checkpoints.checkpoint_files import SharedTensor
+    from asyncrl.trainer.checkpoints.training_state import SharedTensor
     from asyncrl.trainer.parts.table import build_learner
     from asyncrl.trainer.ranks import ranks
 

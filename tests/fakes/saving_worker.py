@@ -19,8 +19,8 @@ from asyncrl.trainer.ranks import ranks
 def main() -> None:
     folder, fault = Path(sys.argv[1]), sys.argv[2]
     ranks.start(threads=1, seed=0)
-    from asyncrl.trainer.checkpoints.checkpoint import CheckpointWriter
-    from asyncrl.trainer.checkpoints.checkpoint_files import Box, SharedTensor
+    from asyncrl.trainer.checkpoints.checkpoint_files import CheckpointWriter
+    from asyncrl.trainer.checkpoints.training_state import Box, SharedTensor
 
     first = 2 * int(os.environ["RANK"])
     numbers = torch.arange(24.0).view(4, 6)[first : first + 2]

@@ -50,7 +50,7 @@ def test_a_restored_learner_is_the_same_and_takes_the_same_step(
 
 @of_cuda_alone
 def test_large_tensors_are_copied_into_page_locked_memory():
-    from asyncrl.trainer.checkpoints.checkpoint_files import SMALLEST_PINNED_BYTES, empty_on_host
+    from asyncrl.trainer.checkpoints.training_state import SMALLEST_PINNED_BYTES, empty_on_host
 
     large = torch.randn(SMALLEST_PINNED_BYTES // 4, device="cuda")
     host = empty_on_host(large)

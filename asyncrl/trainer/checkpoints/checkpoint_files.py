@@ -3,27 +3,32 @@
 Each rank writes what it alone holds and its share of what others hold too, and hashes it while it writes. A
 reader takes what it holds from whatever files have it.
 
-Tensors are written in rectangular parts, boxes. Boxes that cover a tensor can be read as any others, so a
-checkpoint does not depend on the layout that wrote it. A rank's part is a rectangle in a model, but a range
-of a flattened tensor in the distributed optimizer.
+One save at a time is written during training, which waits for the copy alone, or for the save before if that
+is not done yet. Where memory has no room for a copy, training waits for the whole write instead. Each rank
+writes what was agreed at the first save. The threads of all ranks use a gloo group of their own, so their
+collectives never meet training's. A write that fails on one rank fails on all, and is raised in training at
+the next call.
 """
 
 import contextlib
+import copy
 import dataclasses
 import hashlib
 import io
-import math
+import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.cuda._pin_memory_utils import pin_memory
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import (
     DefaultLoadPlanner,
     DefaultSavePlanner,
@@ -31,113 +36,21 @@ from torch.distributed.checkpoint.default_planner import (
 )
 from torch.distributed.checkpoint.filesystem import FileSystem
 from torch.distributed.checkpoint.metadata import (
-    ChunkStorageMetadata,
     Metadata,
     MetadataIndex,
-    TensorProperties,
     TensorStorageMetadata,
 )
-from torch.distributed.checkpoint.planner import LoadPlan, SavePlan, TensorWriteData, WriteItem, WriteItemType
+from torch.distributed.checkpoint.planner import LoadPlan, SavePlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.distributed.checkpoint.storage import WriteResult
 from torch.distributed.checkpoint.utils import _DistWrapper
 
-SMALLEST_PINNED_BYTES = 2**20
-"""Locking a page takes longer than copying a small tensor."""
+from asyncrl.errors import AsyncrlError, DiskError
+from asyncrl.system.files import find_refusal
+from asyncrl.trainer.checkpoints.training_state import SharedTensor
+from asyncrl.trainer.ranks import ranks
 
-
-def empty_on_host(like: Tensor) -> Tensor:
-    """An empty tensor, contiguous, to be kept as long as the process: locked memory is never unlocked.
-
-    torch's own allocator of pinned memory rounds sizes up to powers of two.
-    """
-    host = torch.empty(like.shape, dtype=like.dtype)
-    if like.is_cuda and host.nbytes >= SMALLEST_PINNED_BYTES:
-        pin_memory(host.data_ptr(), host.nbytes)
-    return host
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    offset: tuple[int, ...]
-    """Position of its first number in the whole tensor."""
-    data: Tensor
-    """With the dimensions of the whole tensor; for reading, a view of where the numbers belong."""
-
-
-class SharedTensor:
-    """This rank's boxes of one tensor, as torch.distributed.checkpoint asks for them (`_Checkpointable`)."""
-
-    def __init__(self, shape: Sequence[int]) -> None:
-        self.shape = torch.Size(shape)
-        self._boxes: dict[torch.Size, Box] = {}
-
-    def add(self, box: Box) -> None:
-        offset = torch.Size(box.offset)
-        assert offset not in self._boxes, f"two boxes at {box.offset}"
-        self._boxes[offset] = box
-
-    def host_copy(self, kept: "SharedTensor | None") -> "SharedTensor":
-        """A copy in host memory, in that of `kept`, an earlier copy, where there is one. One from a GPU is
-        complete when the GPU's stream is."""
-        target = SharedTensor(self.shape) if kept is None else kept
-        for offset, box in self._boxes.items():
-            if kept is None:
-                target.add(Box(box.offset, empty_on_host(box.data)))
-            target[offset].copy_(box.data, non_blocking=True)
-        return target
-
-    def __getitem__(self, offset: torch.Size) -> Tensor:
-        return self._boxes[offset].data.detach()
-
-    def __create_write_items__(self, name: str, _: object) -> list[WriteItem]:
-        return [
-            WriteItem(
-                MetadataIndex(name, offset),
-                WriteItemType.SHARD,
-                tensor_data=TensorWriteData(
-                    ChunkStorageMetadata(offset, box.data.shape),
-                    # Of the numbers alone: whether they are pinned or trained is the reader's matter.
-                    TensorProperties(dtype=box.data.dtype),
-                    self.shape,
-                ),
-            )
-            for offset, box in self._boxes.items()
-        ]
-
-    def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        return [ChunkStorageMetadata(offset, box.data.shape) for offset, box in self._boxes.items()]
-
-
-def boxes_of_range(
-    shape: Sequence[int], begin: int, end: int
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(offset, shape) of the boxes that make up [`begin`, `end`) of a tensor of `shape`, flattened by rows.
-
-    In that order: of a matrix the end of a row, whole rows, and the first part of a row.
-    """
-    if begin >= end:
-        return
-    if len(shape) <= 1:
-        yield ((begin,), (end - begin,)) if shape else ((), ())
-        return
-    row = math.prod(shape[1:])
-    first, last = -(-begin // row), end // row
-    if begin < first * row:
-        yield from _in_row(shape, first - 1, begin, min(end, first * row))
-    if first < last:
-        yield (first, *(0 for _ in shape[1:])), (last - first, *shape[1:])
-    if first <= last and last * row < end:
-        yield from _in_row(shape, last, last * row, end)
-
-
-def _in_row(
-    shape: Sequence[int], number: int, begin: int, end: int
-) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    before = number * math.prod(shape[1:])
-    for offset, size in boxes_of_range(shape[1:], begin - before, end - before):
-        yield (number, *offset), (1, *size)
-
+log = logging.getLogger(__name__)
 
 State = dict[str, object]
 """By name a SharedTensor, or anything else that can be pickled, which one rank alone writes."""
@@ -307,3 +220,96 @@ class HashedStream:
 
     def close(self) -> None:
         self._stream.close()
+
+
+class CheckpointError(AsyncrlError):
+    """A checkpoint could not be written (the one before it is intact), or lacks what the run needs."""
+
+
+class CheckpointWriter:
+    """One save at a time. A call of every rank, but for `check`."""
+
+    def __init__(self, *, in_background: bool = True) -> None:
+        self._in_background = in_background
+        self._group = ranks.side_group()
+        self._agreement: Agreement | None = None
+        self._host: dict[str, SharedTensor] = {}
+        """Kept between saves: memory that was used before is filled several times as fast."""
+        self._thread: threading.Thread | None = None
+        self._failure: CheckpointError | DiskError | None = None
+
+    def begin(self, state: State, part: Path, *, finish: Callable[[dict[str, str]], None]) -> None:
+        """Copies `state` and returns; threads write it into `part`, then the first rank's calls `finish` with
+        the digest of each file by name.
+
+        Waits for the save before. Raises CheckpointError or DiskError when that one failed. In the foreground
+        it copies nothing, returns when `finish` has, and raises what this save ran into.
+        """
+        self.wait()
+        if self._agreement is None:
+            self._agreement = agree(state, self._group)
+        if not self._in_background:
+            self._write(state, part, self._agreement, finish)
+            return self._raise_failure()
+        # Not a daemon: a save that was begun is finished and committed even when training ends in an error.
+        arguments = (self._copy(state), part, self._agreement, finish)
+        self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint writer")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Returns when nothing is being written. Raises CheckpointError or DiskError."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._raise_failure()
+
+    def check(self) -> None:
+        """Raises CheckpointError or DiskError when a save has failed meanwhile; does not wait."""
+        if self._thread is None or not self._thread.is_alive():
+            self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _copy(self, state: State) -> State:
+        copied: State = {}
+        for name, value in state.items():
+            if isinstance(value, SharedTensor):
+                self._host[name] = copied[name] = value.host_copy(self._host.get(name))
+            else:
+                copied[name] = copy.deepcopy(value)
+        if torch.cuda.is_available():
+            # Until then the next step must not change what is copied.
+            torch.cuda.current_stream().synchronize()
+        return copied
+
+    def _write(
+        self, state: State, part: Path, agreement: Agreement, finish: Callable[[dict[str, str]], None]
+    ) -> None:
+        begin = time.perf_counter()
+        try:
+            write(state, part, agreement, self._group, finish=finish)
+        # Whatever ended this thread ends the run: it is raised in training's own thread.
+        except BaseException as error:
+            kind = CheckpointError if find_refusal(error, part) is None else DiskError
+            self._failure = kind(
+                f"The checkpoint in {part} could not be written ({_cause(error)}). The one before it is "
+                f"intact. Free up disk space, or lower trainer.keep_checkpoints, and run the "
+                f"same command again: it resumes."
+            )
+            self._failure.__cause__ = error
+            # What fills the disk must not stay there.
+            shutil.rmtree(part, ignore_errors=True)
+            log.error("%s", self._failure)
+        else:
+            name = part.name.removeprefix(".").removesuffix(".part")
+            when = "during training" if self._in_background else "while training waited"
+            log.info("%s written in %.2f s %s", name, time.perf_counter() - begin, when)
+
+
+def _cause(error: BaseException) -> str:
+    """In one line; torch wraps what ranks raised with their tracebacks."""
+    if isinstance(error, CheckpointException):
+        return "; ".join(f"rank {rank}: {_cause(inner)}" for rank, (inner, _) in error.failures.items())
+    return f"{type(error).__name__}: {error}"

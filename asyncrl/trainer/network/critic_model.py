@@ -20,9 +20,10 @@ from asyncrl.model.source import model_folder
 from asyncrl.recipe import Recipe
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights
-from asyncrl.trainer.network.model import DTYPES, Policy, build_policy, device, fill_in, own_predicting
-from asyncrl.trainer.packing.attention import own_tokens, pick_rows
+from asyncrl.trainer.network.model import DTYPES, Policy, build_policy, device
+from asyncrl.trainer.packing.attention import pick_rows
 from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.packing.context_parallel import fill_in, own_predicting, own_tokens
 
 
 class ValueHead(torch.nn.Linear):

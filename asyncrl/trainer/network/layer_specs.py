@@ -19,7 +19,9 @@ from megatron.core.models.gpt.gpt_layer_specs import (
     get_gpt_layer_with_transformer_engine_spec,
 )
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.tensor_parallel import set_tensor_model_parallel_attributes
+from megatron.core.tensor_parallel import (
+    set_tensor_model_parallel_attributes,
+)
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import (
     TransformerBlockSubmodules,
@@ -36,7 +38,7 @@ from asyncrl.model.shape import ModelShape
 from asyncrl.recipe.sections.model import Lora
 from asyncrl.system import machine
 from asyncrl.trainer.network.adapted_layers import adapt, is_of_adapter
-from asyncrl.trainer.network.bitwise import BitwiseNorm, make_bitwise
+from asyncrl.trainer.network.bitwise import BitwiseNorm, BitwiseRotary, make_bitwise
 from asyncrl.trainer.network.delta_net import GatedAttention, LinearAttention
 from asyncrl.trainer.network.experts import skip_reduction, sum_over_copies
 from asyncrl.trainer.network.latent_attention import latent_attention
@@ -47,8 +49,9 @@ from asyncrl.trainer.network.norms import (
     norm_kind,
     place_norms,
 )
-from asyncrl.trainer.packing.attention import PackedAttention, PackedSequences, own_tokens
+from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, PackedSequences
 from asyncrl.trainer.packing.attention_kernels import KERNELS, UNLIMITED, Limits, Rows
+from asyncrl.trainer.packing.context_parallel import own_tokens
 from asyncrl.trainer.packing.rotary import Turns, turns_of
 
 
@@ -286,3 +289,21 @@ def usual_rotation(shape: ModelShape) -> Rotation:
     if shape.rope_scaling_factor is None:
         return Rotation(shape.rope_theta)
     return Rotation(shape.rope_theta, "llama3", (("factor", shape.rope_scaling_factor), *LLAMA3_ROPE.items()))
+
+
+def build_rotary(shape: ModelShape, config: TransformerConfig, is_bitwise: bool) -> torch.nn.Module:
+    """What computes angles once per micro-batch, of the kind that the layers rotate by."""
+    if shape.has_layer_kinds():
+        assert not is_bitwise, f"{shape.architecture} with model.bitwise_agreement"
+        return LayerRotary(shape)
+    rotary = (BitwiseRotary if is_bitwise else PackedRotary)(
+        shape.head_size,
+        rotary_percent=1.0,
+        rotary_base=shape.rope_theta,
+        rope_scaling=shape.rope_scaling_factor is not None,
+        rope_scaling_factor=shape.rope_scaling_factor or 1.0,
+        use_cpu_initialization=config.use_cpu_initialization,
+    )
+    if is_bitwise:
+        rotary.shape = shape
+    return rotary

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import (
@@ -28,15 +27,15 @@ from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.sections.model import Lora
 from asyncrl.serving.kernels import rows as kernels
-from asyncrl.trainer.network.bitwise import BitwiseRotary
 from asyncrl.trainer.network.experts import freeze_routers
-from asyncrl.trainer.network.layer_specs import LayerRotary, block_spec, finish_chunk
+from asyncrl.trainer.network.layer_specs import block_spec, build_rotary, finish_chunk
 from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.megatron_config import transformer_config
 from asyncrl.trainer.network.output_kernels import find_kernel
-from asyncrl.trainer.packing.attention import PackedRotary, own_tokens, pick_rows
+from asyncrl.trainer.packing.attention import pick_rows
 from asyncrl.trainer.packing.attention_kernels import Heads, Limits
 from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.packing.context_parallel import fill_in, own_predicting, own_tokens
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -113,41 +112,6 @@ class PolicyModel(GPTModel):
         is_tied = self.share_embeddings_and_output_weights
         weight: Tensor = self.shared_embedding_or_output_weight() if is_tied else self.output_layer.weight
         return weight
-
-
-def own_predicting(predicting: Tensor, num_tokens: int) -> tuple[Tensor | None, Tensor]:
-    """(which of `predicting` this context rank computes, None for all; their places in its `num_tokens`)."""
-    group = parallel_state.get_context_parallel_group()
-    if group.size() == 1:
-        return None, predicting
-    first = group.rank() * num_tokens
-    own = ((predicting >= first) & (predicting < first + num_tokens)).nonzero().squeeze(1)
-    return own, predicting[own] - first
-
-
-def fill_in(values: Tensor, own: Tensor, size: int) -> Tensor:
-    """Each context rank's columns `own` of [K, size] -> all of them on every rank."""
-    filled: Tensor = _FillIn.apply(values, own, size, parallel_state.get_context_parallel_group())
-    return filled
-
-
-class _FillIn(torch.autograd.Function):
-    """Columns of ranks that own a part of T each -> all columns [K, T] on every rank.
-
-    Every rank then computes the whole loss, sequence terms included, and each token's gradient reaches the
-    one rank that owns it.
-    """
-
-    @staticmethod
-    def forward(context: Any, values: Tensor, own: Tensor, size: int, group: dist.ProcessGroup) -> Tensor:
-        context.save_for_backward(own)
-        everything = values.new_zeros(len(values), size).index_copy_(1, own, values)
-        dist.all_reduce(everything, group=group)
-        return everything
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        return gradient.index_select(1, context.saved_tensors[0]), None, None, None
 
 
 class Policy(torch.nn.ModuleList):
@@ -278,27 +242,10 @@ def _build_chunk(
     # the whole gradient of its own heads.
     config.qk_layernorm = shape.has_qk_norm
     model.shape = shape
-    model.rotary_pos_emb = _build_rotary(shape, config, is_bitwise)
+    model.rotary_pos_emb = build_rotary(shape, config, is_bitwise)
     finish_chunk(model, shape, layout, lora)
     # torch's RMSNorm, unlike Megatron's layers, looks neither at params_dtype nor at the device.
     return model.to(device=device(), dtype=config.params_dtype)
-
-
-def _build_rotary(shape: ModelShape, config: TransformerConfig, is_bitwise: bool) -> torch.nn.Module:
-    if shape.has_layer_kinds():
-        assert not is_bitwise, f"{shape.architecture} with model.bitwise_agreement"
-        return LayerRotary(shape)
-    rotary = (BitwiseRotary if is_bitwise else PackedRotary)(
-        shape.head_size,
-        rotary_percent=1.0,
-        rotary_base=shape.rope_theta,
-        rope_scaling=shape.rope_scaling_factor is not None,
-        rope_scaling_factor=shape.rope_scaling_factor or 1.0,
-        use_cpu_initialization=config.use_cpu_initialization,
-    )
-    if is_bitwise:
-        rotary.shape = shape
-    return rotary
 
 
 def device() -> torch.device:

@@ -3,9 +3,8 @@
 Linear layers see packed tokens, a shared prompt once. Only here is each sequence laid out whole, with a copy
 of its prompt, as cumulative lengths describe it, for the kernels of `attention_kernels`; the gradients of the
 copies are summed in float32. Where a kernel makes a call per length, sequences of similar lengths are padded
-to one: padding stands behind its sequence, so causality alone masks it. Context-parallel ranks, which hold
-consecutive tokens, exchange them for heads before and back after it (DeepSpeed-Ulysses: Jacobs et al. 2023):
-each attends over all tokens for its heads.
+to one: padding stands behind its sequence, so causality alone masks it. Of context-parallel ranks each
+attends over all tokens for its heads.
 
 Shapes: P packed tokens, C of them on this context-parallel rank; Q places of all sequences, padding included;
 H heads of this tensor-parallel rank, G of them key-value, D head size.
@@ -18,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 from megatron.core.packed_seq_params import PackedSeqParams
@@ -28,8 +26,8 @@ from torch import Tensor
 
 from asyncrl.serving.kernels.chunk_tree import ChunkTree, make_chunk_tree
 from asyncrl.trainer.packing.attention_kernels import KERNELS, Rows
-from asyncrl.trainer.packing.cpu_attention import LONGEST
-from asyncrl.trainer.packing.prefix_tree import num_common
+from asyncrl.trainer.packing.context_parallel import heads_for_tokens, own_tokens, tokens_for_heads
+from asyncrl.trainer.packing.cpu_attention import Block, make_blocks
 from asyncrl.trainer.packing.rotary import Turns, rotate, turns_of
 
 CALL_COST = 4000.0
@@ -103,53 +101,6 @@ def describe_pack(rows: list[np.ndarray], positions: np.ndarray, *, kernel: str)
         is_laid_out=np.array_equal(places, np.arange(len(positions))),
         lines=tuple(rows),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A unit of attention on a CPU: one sequence, or neighbors that share most of their tokens.
-
-    Each sequence laid out whole repeats a prompt for every response to it. Where responses are short that is
-    most of the work: a block holds shared tokens once, and a mask says at which of its L places each looks.
-    """
-
-    tokens: np.ndarray
-    """[L] int64, the packed token at each place."""
-    mask: np.ndarray | None = None
-    """[L, L] bool, the places that each looks at; None where it is all before it and itself."""
-
-
-def make_blocks(rows: list[np.ndarray]) -> list[Block]:
-    """Blocks of sequences, of which `rows` are the packed tokens; in their order, which has like beside like.
-
-    A sequence joins the block before it where their scores together are no more than apart, L x L each.
-    """
-    blocks, members, size = [], [(rows[0], 0)], len(rows[0])
-    for before, row in pairwise(rows):
-        common = num_common(before, row)
-        joint = size + len(row) - common
-        if joint**2 <= size**2 + len(row) ** 2 and joint <= LONGEST:
-            members.append((row, common))
-            size = joint
-        else:
-            blocks.append(_block(members, size))
-            members, size = [(row, 0)], len(row)
-    return [*blocks, _block(members, size)]
-
-
-def _block(members: list[tuple[np.ndarray, int]], size: int) -> Block:
-    """Lays sequences out as one block; each comes with the number of tokens it shares with the one before."""
-    if len(members) == 1:
-        return Block(members[0][0])
-    tokens, mask = np.empty(size, np.int64), np.zeros((size, size), np.bool_)
-    end, places = 0, np.empty(0, np.int64)
-    for row, common in members:
-        places = np.concatenate([places[:common], np.arange(end, end + len(row) - common)])
-        own = places[common:]
-        tokens[own] = row[common:]
-        mask[np.ix_(own, places)] = np.tri(len(row), dtype=np.bool_)[common:]
-        end += len(own)
-    return Block(tokens, mask)
 
 
 def equal_edges(lengths: np.ndarray) -> list[int]:
@@ -237,52 +188,6 @@ class _PickRows(torch.autograd.Function):
         return rows.index_add_(0, places, picked).to(gradient.dtype), None
 
 
-def own_tokens(tokens: Tensor) -> Tensor:
-    """[P, ...] -> [C, ...], those of this context-parallel rank."""
-    group = parallel_state.get_context_parallel_group()
-    return tokens if group.size() == 1 else tokens.chunk(group.size())[group.rank()]
-
-
-class _TokensForHeads(torch.autograd.Function):
-    """[C, H, D] on every rank of `group` -> [P, H / ranks, D]: all tokens, this rank's heads."""
-
-    @staticmethod
-    def forward(context: Any, tokens: Tensor, group: dist.ProcessGroup) -> Tensor:
-        context.group = group
-        return _tokens_for_heads(tokens, group)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _heads_for_tokens(gradient, context.group), None
-
-
-class _HeadsForTokens(torch.autograd.Function):
-    """[P, H / ranks, D] on every rank of `group` -> [C, H, D]: this rank's tokens, all heads."""
-
-    @staticmethod
-    def forward(context: Any, heads: Tensor, group: dist.ProcessGroup) -> Tensor:
-        context.group = group
-        return _heads_for_tokens(heads, group)
-
-    @staticmethod
-    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return _tokens_for_heads(gradient, context.group), None
-
-
-def _tokens_for_heads(tokens: Tensor, group: dist.ProcessGroup) -> Tensor:
-    parts = tokens.unflatten(1, (group.size(), -1)).transpose(0, 1).contiguous()
-    received = torch.empty_like(parts)
-    dist.all_to_all_single(received, parts, group=group)
-    return received.flatten(0, 1)
-
-
-def _heads_for_tokens(heads: Tensor, group: dist.ProcessGroup) -> Tensor:
-    received = torch.empty_like(heads, memory_format=torch.contiguous_format)
-    dist.all_to_all_single(received, heads.contiguous(), group=group)
-    parts: Tensor = received.unflatten(0, (group.size(), -1))
-    return parts.transpose(0, 1).flatten(1, 2)
-
-
 class PackedAttention(MegatronModule):
     """Core attention of a self-attention layer: causal, grouped queries, no dropout."""
 
@@ -311,10 +216,9 @@ class PackedAttention(MegatronModule):
         # With fewer key-value heads than ranks, each goes to all ranks whose queries look at it.
         copies = group.size() // math.gcd(group.size(), key.shape[1])
         key, value = (x.repeat_interleave(copies, dim=1) for x in (key, value))
-        query, key, value = (_TokensForHeads.apply(x, group) for x in (query, key, value))
+        query, key, value = (tokens_for_heads(x, group) for x in (query, key, value))
         heads = self._attend_packed(query, key, value, packed_seq_params).unflatten(1, (query.shape[1], -1))
-        output: Tensor = _HeadsForTokens.apply(heads, group)
-        return output.flatten(1).unsqueeze(1)
+        return heads_for_tokens(heads, group).flatten(1).unsqueeze(1)
 
     def _rotate(self, query: Tensor, key: Tensor, sequences: PackedSequences) -> tuple[Tensor, Tensor]:
         """[C, H, D], [C, G, D] -> the same."""

@@ -269,7 +269,7 @@ def make_micro_batch(
     described = describe_pack(rows, positions, kernel=kernel)
     num_predicted = torch.from_numpy(np.bincount(tree.predicting, minlength=len(tokens)))
     described.columns = {
-        each.name: each.packed(sequences, tree.sources, tree.positions, num_predicted)
+        each.name: each.packed(sequences, tree, num_predicted)
         for each in found_columns
         if isinstance(each, InputColumn)
     }

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from asyncrl.records import ScoredSequence
+from asyncrl.trainer.packing.prefix_tree import PackedTree
 
 Reduce = Callable[..., Tensor]
 """(tensor, operation, by default a sum) -> the same of all ranks that share the vocabulary."""
@@ -47,15 +48,9 @@ class InputColumn(ABC):
         """The value of each position but the last, or of the first `count`; empty without the column."""
 
     @abstractmethod
-    def packed(
-        self,
-        sequences: Sequence[ScoredSequence],
-        sources: np.ndarray,
-        positions: np.ndarray,
-        num_predicted: Tensor,
-    ) -> Any:
-        """Those of P packed tokens, which predict `num_predicted` [P] response tokens each; those that are
-        not padding are tokens of `sources` at `positions`."""
+    def packed(self, sequences: Sequence[ScoredSequence], tree: PackedTree, num_predicted: Tensor) -> Any:
+        """Those of P packed tokens, which predict `num_predicted` [P] response tokens each; all that are not
+        padding are in `tree`."""
 
 
 class PredictionColumn(ABC):

@@ -17,6 +17,7 @@ from torch import Tensor
 from asyncrl.model.column_bytes import ROUTES
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.packing.columns import InputColumn
+from asyncrl.trainer.packing.prefix_tree import PackedTree
 
 UNKNOWN = -1
 """Stands for each expert of a token whose routes are not known: its router chooses."""
@@ -63,19 +64,15 @@ class RouteColumn(InputColumn):
         return [routes[first : first + size] for first in range(0, end, size)] if size else []
 
     def packed(
-        self,
-        sequences: Sequence[ScoredSequence],
-        sources: np.ndarray,
-        positions: np.ndarray,
-        num_predicted: Tensor,
+        self, sequences: Sequence[ScoredSequence], tree: PackedTree, num_predicted: Tensor
     ) -> GivenRoutes:
         known = {i: _unpacked(one) for i, one in enumerate(sequences) if ROUTES in one.columns}
         (width,) = {own.shape[1] for own in known.values()}
         num_tokens = len(num_predicted)
         rows, is_known = np.zeros((num_tokens, width), np.uint8), np.zeros(num_tokens, np.bool_)
         for i, told in known.items():
-            own = np.flatnonzero(sources == i)
-            rows[own] = told[positions[own]]
+            own = np.flatnonzero(tree.sources == i)
+            rows[own] = told[tree.positions[own]]
             is_known[own] = True
         return GivenRoutes(rows, is_known, num_predicted)
 

@@ -21,11 +21,11 @@ from torch import Tensor
 from asyncrl.model.shape import ModelShape
 from asyncrl.recipe import Recipe
 from asyncrl.trainer.network.experts import UPDATED, routers
-from asyncrl.trainer.packing.attention import own_tokens
 from asyncrl.trainer.packing.batch import MicroBatch
+from asyncrl.trainer.packing.context_parallel import own_tokens
 from asyncrl.trainer.step.diagnostics import Tally
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.optimizer import loss_scaler
+from asyncrl.trainer.step.optimizer_state import loss_scaler
 from asyncrl.trainer.step.part import MiniBatch, Step, StepPart
 
 

@@ -44,11 +44,11 @@ from asyncrl.trainer.step.optimizer import (
     data_parallel,
     divide_gradients,
     gather_weights,
-    loss_scaler,
     make_optimizer,
     set_learning_rate,
     take_step,
 )
+from asyncrl.trainer.step.optimizer_state import loss_scaler
 from asyncrl.trainer.step.part import Saved, Step, StepPart
 
 T = TypeVar("T")

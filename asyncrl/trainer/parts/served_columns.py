@@ -24,9 +24,9 @@ from asyncrl.model.column_bytes import KEPT_SETS, ROUTES, num_kept_sets, replaye
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
 from asyncrl.trainer.network.model import Policy
-from asyncrl.trainer.packing.attention import own_tokens
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.columns import Column
+from asyncrl.trainer.packing.context_parallel import own_tokens
 from asyncrl.trainer.packing.routes import UNKNOWN, GivenRoutes, RecordedRoutes, RouteColumn
 from asyncrl.trainer.packing.terms import KeptColumn
 from asyncrl.trainer.step.learner import Learner

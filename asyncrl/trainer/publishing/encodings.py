@@ -43,8 +43,8 @@ from asyncrl.serving.publication import DELTA, Load, Publication
 from asyncrl.system.files import part_of, writing
 from asyncrl.trainer.network.export import file_names
 from asyncrl.trainer.network.model import Policy, PolicyModel
-from asyncrl.trainer.publishing.folders import PublicationFolders
 from asyncrl.trainer.publishing.host_weights import Bucket, HostWeights, digests_of, num_bytes
+from asyncrl.trainer.publishing.publish import PublicationFolders
 from asyncrl.trainer.ranks import ranks
 
 CHUNK_WORDS = 2**24

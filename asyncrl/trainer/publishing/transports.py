@@ -11,12 +11,9 @@ from asyncrl.recipe import Recipe
 from asyncrl.serving.publication import Load, find_load, load_from_disk
 from asyncrl.system.places import PUBLICATIONS
 from asyncrl.trainer.publishing.encodings import DeltaFolders, LoadDeltas, MemoryFolders
-from asyncrl.trainer.publishing.folders import PublicationFolders
 from asyncrl.trainer.publishing.from_memory import BroadcastPublisher
-from asyncrl.trainer.publishing.publish import Encoding, Publisher
+from asyncrl.trainer.publishing.publish import Encoded, Encoding, PublicationFolders, Publisher
 from asyncrl.wire.access import Keys, own_token, read_keys
-
-Encoded = Callable[[PublicationFolders, Load], tuple[Encoding, Load]]
 
 
 class Shared(TypedDict, total=False):

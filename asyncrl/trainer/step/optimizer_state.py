@@ -1,18 +1,107 @@
-"""State of Megatron's optimizers per parameter, in place: a checkpoint writes and reads it.
+"""State of Megatron's optimizers, per parameter and in place, and their loss scale: checkpoints hold both.
 
 A distributed optimizer holds a range of each flattened parameter, any other one all of it. Adam counts its
 steps per parameter (torch) or per group (Transformer Engine, apex); all counts are the same. Muon, which has
 no use for a count, holds its momentum.
+
+The loss scale of a model in float16 is a power of two that keeps gradients inside the type's range. Losses
+are sums over tokens, so scales are small: what others multiply a mean over n tokens by, divided by n.
+Gradients are unscaled in float32 before they are clipped. One that overflowed takes no optimizer step, and
+the next one has half the scale. Megatron gives each optimizer that it chains a scale of its own, and these
+would drift apart where one overflows alone; here all optimizers of a model share one.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
-from megatron.core.optimizer import DistributedOptimizer
+from megatron.core.optimizer import (
+    DistributedOptimizer,
+)
 from megatron.core.optimizer.cpu_offloading.hybrid_optimizer import HybridDeviceOptimizer
+from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 from torch import Tensor
+
+from asyncrl.recipe import Trainer
+from asyncrl.recipe.sections.trainer import SMALLEST_LOSS_SCALE
+from asyncrl.trainer.network.model import DTYPES
+
+
+class LossScaling(TypedDict):
+    """State of a scale, as checkpoints hold it."""
+
+    scale: float
+    steps_since_change: int
+    """Optimizer steps without overflow since the scale changed."""
+
+
+class LossScaler(DynamicGradScaler):
+    """Megatron's dynamic scale, changed once per optimizer step, whatever number of optimizers see it."""
+
+    def __init__(self, section: Trainer) -> None:
+        super().__init__(
+            initial_scale=section.first_loss_scale(),
+            min_scale=SMALLEST_LOSS_SCALE,
+            growth_factor=2.0,
+            backoff_factor=0.5,
+            growth_interval=section.loss_scale_growth_steps,
+            # A second overflow would cost another batch of rollouts.
+            hysteresis=1,
+        )
+        self._has_overflowed = False
+
+    def update(self, found_inf: bool) -> None:
+        """Megatron's call, of each chained optimizer; the same on all ranks."""
+        self._has_overflowed |= found_inf
+
+    def settle(self) -> bool:
+        """After an optimizer's `step`: whether the gradient overflowed, so that it was none. Sets the scale
+        of the next."""
+        has_overflowed, self._has_overflowed = self._has_overflowed, False
+        super().update(has_overflowed)
+        return has_overflowed
+
+    def value(self) -> float:
+        """The scale of the next optimizer step."""
+        return float(self._scale.item())
+
+    def state(self) -> LossScaling:
+        return LossScaling(scale=self.value(), steps_since_change=self._growth_tracker)
+
+    def restore(self, state: LossScaling) -> None:
+        self._scale.fill_(state["scale"])
+        self._growth_tracker = state["steps_since_change"]
+
+
+def share_loss_scaler(optimizer: Any, section: Trainer) -> None:
+    """Gives all members of Megatron's optimizer one scale, before any step."""
+    scaler = LossScaler(section)
+    for member in optimizer.chained_optimizers:
+        member.grad_scaler = scaler
+
+
+def loss_scaler(optimizer: Any) -> LossScaler | None:
+    """The scale that `optimizer` has; None where its model is not in float16."""
+    members = getattr(optimizer, "chained_optimizers", [optimizer])
+    found = getattr(members[0], "grad_scaler", None)
+    return found if isinstance(found, LossScaler) else None
+
+
+def state_settings(section: Trainer) -> dict[str, Any]:
+    """Megatron's settings of where Adam's states are and in which type; `check_packages` says what works."""
+    types = {"exp_avg_dtype": section.exp_avg_dtype, "exp_avg_sq_dtype": section.exp_avg_sq_dtype}
+    if not section.optimizer_cpu_offload and set(types.values()) == {"float32"}:
+        return {}
+    return {
+        "use_precision_aware_optimizer": True,
+        # Checkpoints hold whole float32 weights, which other layouts and settings can load.
+        "store_param_remainders": False,
+        "optimizer_cpu_offload": section.optimizer_cpu_offload,
+        "optimizer_offload_fraction": float(section.optimizer_cpu_offload),
+        **{key: DTYPES[name] for key, name in types.items()},
+    }
+
 
 STEP = "step"
 NAMES = {"master_param": "param"}

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
-from asyncrl.trainer.checkpoints.checkpoint_files import Box, SharedTensor, boxes_of_range
+from asyncrl.trainer.checkpoints.training_state import Box, SharedTensor, boxes_of_range
 
 SHAPES = [(), (1,), (5,), (3, 4), (4, 1), (1, 5), (2, 3, 4), (1, 1, 3, 2)]
 

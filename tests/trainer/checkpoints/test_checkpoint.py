@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import FileSystemWriter
 
 from asyncrl.errors import DiskError, QueueError
 from asyncrl.run.checkpoints import find_fault
-from asyncrl.trainer.checkpoints import checkpoint, checkpoint_files
+from asyncrl.trainer.checkpoints import checkpoint, checkpoint_files, training_state
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.checkpoint_files import HashedFiles
 from asyncrl.trainer.step.learner import Learner
@@ -57,7 +57,7 @@ def test_a_second_save_fills_the_memory_of_the_first(
     learner, checkpoints = warming_learner(folder), Checkpoints(tmp_path, num_kept=2)
     train(learner, 0, 1)
     checkpoints.save(learner, 1)
-    monkeypatch.setattr(checkpoint_files, "empty_on_host", lambda like: pytest.fail("more memory was taken"))
+    monkeypatch.setattr(training_state, "empty_on_host", lambda like: pytest.fail("more memory was taken"))
     wanted = train(learner, 1, 2)
     checkpoints.save(learner, 2)
     again = warming_learner(folder)
@@ -157,13 +157,13 @@ def test_training_continues_while_a_checkpoint_is_written_and_it_holds_what_was_
 ):
     straight, learner = warming_learner(folder), warming_learner(folder)
     wanted = train(straight, 0, 3)
-    may_write, committed = threading.Event(), []
+    may_write, committed, write = threading.Event(), [], checkpoint_files.write
 
     def held_write(*arguments, **keywords):
         assert may_write.wait(60)
-        return checkpoint_files.write(*arguments, **keywords)
+        return write(*arguments, **keywords)
 
-    monkeypatch.setattr(checkpoint, "write", held_write)
+    monkeypatch.setattr(checkpoint_files, "write", held_write)
     checkpoints = Checkpoints(
         tmp_path, num_kept=2, committed=lambda version, path: committed.append((version, path.exists()))
     )
@@ -188,7 +188,7 @@ def test_in_the_foreground_a_save_holds_no_copy_and_is_committed_on_return(
     metrics = train(learner, 0, 1)
     committed = []
     # Nothing else allocates host memory for a copy.
-    monkeypatch.setattr(checkpoint_files, "empty_on_host", lambda like: pytest.fail("a copy was made"))
+    monkeypatch.setattr(training_state, "empty_on_host", lambda like: pytest.fail("a copy was made"))
     checkpoints = Checkpoints(
         tmp_path,
         num_kept=2,

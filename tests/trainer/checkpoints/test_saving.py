@@ -13,7 +13,8 @@ from fakes.template import Template
 
 from asyncrl.system.files import sha256_of
 from asyncrl.system.network import free_ports
-from asyncrl.trainer.checkpoints.checkpoint_files import Box, HashedFiles, SharedTensor, State, read
+from asyncrl.trainer.checkpoints.checkpoint_files import HashedFiles, State, read
+from asyncrl.trainer.checkpoints.training_state import Box, SharedTensor
 
 
 def save(folder: Path, fault: str, template: Template) -> tuple[list[int], str]:

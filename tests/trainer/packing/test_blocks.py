@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from fakes.sequences import sequence
 
-from asyncrl.trainer.packing.attention import make_blocks
-from asyncrl.trainer.packing.cpu_attention import LONGEST
+from asyncrl.trainer.packing.cpu_attention import LONGEST, make_blocks
 from asyncrl.trainer.packing.prefix_tree import pack_tree
 
 

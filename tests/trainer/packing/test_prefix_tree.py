@@ -130,8 +130,8 @@ def test_tokens_that_took_other_experts_are_packed_apart():
     tree = pack_tree(sequences, input_symbols(sequences, [RouteColumn()]))
     assert tree.tokens.tolist() == [1, 2, 3, 4, 3, 4]
     assert tree.predicting.tolist() == [1, 2, 3, 1, 4, 5, 1, 2, 3]
-    places = np.zeros(4, np.int64), np.arange(4), torch.zeros(5, dtype=torch.int64)
-    routes = RouteColumn().packed(sequences[:1], *places)
+    # The fifth token is padding.
+    routes = RouteColumn().packed(sequences[:1], pack_tree(sequences[:1]), torch.zeros(5, dtype=torch.int64))
     assert routes.is_known.tolist() == [True] * 4 + [False]
     assert routes.rows[:4, 0].tobytes() == b"abcd"
 
@@ -150,10 +150,7 @@ def test_every_sequence_finds_its_own_routes_and_each_is_packed_once(seed: int):
         sequences.append(with_column(one, ROUTES, rows) if rows else one)
     columns = present(sequences, {ROUTES: RouteColumn()})
     tree = pack_tree(sequences, input_symbols(sequences, columns))
-    (routes,) = [
-        each.packed(sequences, tree.sources, tree.positions, torch.zeros(len(tree.tokens)))
-        for each in columns
-    ] or [None]
+    (routes,) = [each.packed(sequences, tree, torch.zeros(len(tree.tokens))) for each in columns] or [None]
     ends = np.cumsum([one.num_sampled() for one in sequences])[:-1]
     for one, places in zip(sequences, np.split(tree.predicting, ends), strict=True):
         # The row that ends at the last prediction is the sequence's whole past.

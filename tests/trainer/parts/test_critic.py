@@ -17,7 +17,8 @@ from asyncrl.algorithms.values import end_rewards, generalised_advantages, lengt
 from asyncrl.journal.packing import unpack_logprobs
 from asyncrl.model.memory import rank_memory
 from asyncrl.records import CREDITS, Batch
-from asyncrl.trainer.checkpoints.checkpoint import CheckpointError, Checkpoints
+from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
+from asyncrl.trainer.checkpoints.checkpoint_files import CheckpointError
 from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.parts.controls import EntropyTarget

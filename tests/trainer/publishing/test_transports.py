@@ -17,9 +17,8 @@ from asyncrl.trainer.network.export import open_weights, read_weights
 from asyncrl.trainer.network.model import PolicyModel, build_model
 from asyncrl.trainer.publishing import host_weights
 from asyncrl.trainer.publishing.encodings import INTEGERS, DeltaFolders, LoadDeltas, MemoryFolders
-from asyncrl.trainer.publishing.folders import FolderWriter, PublicationFolders
-from asyncrl.trainer.publishing.host_weights import HostWeights
-from asyncrl.trainer.publishing.publish import Publisher
+from asyncrl.trainer.publishing.host_weights import FolderWriter, HostWeights
+from asyncrl.trainer.publishing.publish import PublicationFolders, Publisher
 from asyncrl.trainer.publishing.transports import publisher_of
 from asyncrl.trainer.ranks.update_group import UpdateGroup
 

@@ -23,8 +23,7 @@ from asyncrl.trainer.packing.batch import rank_micro_batches
 from asyncrl.trainer.parts.critic import Critic
 from asyncrl.trainer.parts.records import Spikes
 from asyncrl.trainer.step.learner import Learner
-from asyncrl.trainer.step.optimizer import LossScaler, LossScaling, loss_scaler
-from asyncrl.trainer.step.optimizer_state import adam_steps, held_states
+from asyncrl.trainer.step.optimizer_state import LossScaler, LossScaling, adam_steps, held_states, loss_scaler
 from asyncrl.trainer.step.part import MiniBatch
 
 TRAINER = {"learning_rate": 1e-3, "warmup_steps": 8, "weight_decay": 0.1, "initial_loss_scale": 256.0}

@@ -7,7 +7,7 @@ import torch
 from megatron.core.optimizer import OptimizerConfig
 
 from asyncrl.recipe import Trainer
-from asyncrl.trainer.step.optimizer import state_settings
+from asyncrl.trainer.step.optimizer_state import state_settings
 
 
 @pytest.mark.parametrize(
