@@ -70,7 +70,7 @@ PROPERTIES = {
     },
     "LoRA": Property(
         "after a step with `model.lora`: export, publication and transformers have the trainer's log-probs",
-        "trainer/step/test_adapted_families.py::test_merged_weights_have_the_log_probs_of_the_adapted_policy",
+        "trainer/step/test_adapted_learner.py::test_merged_weights_have_the_log_probs_of_the_adapted_policy",
         "exhaustive",
     ),
     "run": Property(

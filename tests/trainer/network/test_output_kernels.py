@@ -1,4 +1,5 @@
-"""Kernels of the output layer against float64, those of Triton under its interpreter; how one is chosen."""
+"""Kernels of the output layer against float64, those of Triton under its interpreter; how one is chosen;
+passes over the logits, and the sum of the weight's gradient."""
 
 import math
 from collections.abc import Iterator
@@ -6,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import asyncrl.trainer.network.logprobs as logprobs_module
 from asyncrl.trainer.network import output_kernels
@@ -181,3 +184,137 @@ def test_on_a_gpu_the_first_that_is_installed_and_works_is_taken(
     assert "triton does not work here: RuntimeError: no kernel image" in caplog.text
     find_kernel.cache_clear()
     assert find_kernel(CPU, torch.bfloat16) == "torch"
+
+
+def leaves(dtype: torch.dtype) -> tuple[Tensor, torch.nn.Parameter, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(11, 6, generator=generator).to(dtype).requires_grad_()
+    weight = torch.nn.Parameter(torch.randn(19, 6, generator=generator).to(dtype))
+    return hidden, weight, torch.randint(0, 17, (11,), generator=generator)
+
+
+def with_main_gradient(weight: torch.nn.Parameter) -> Tensor:
+    """As Megatron's DistributedDataParallel makes it, with something in it from an earlier micro-batch."""
+    weight.main_grad = torch.full((19, 6), 0.5)
+    weight.grad_added_to_main_grad = False
+    return weight.main_grad
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", 40)
+
+
+@pytest.mark.parametrize("logits_at_once", [40, 2**26])
+def test_products_are_added_to_the_gradient_of_earlier_micro_batches(
+    logits_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", logits_at_once)
+    hidden, weight, targets = leaves(torch.bfloat16)
+    values = output_logprobs(hidden, weight, targets, 0.7, vocab_size=17)
+    wanted_hidden, wanted = torch.autograd.grad(values[0].sum(), (hidden, weight))
+    main = with_main_gradient(weight)
+    monkeypatch.setattr(output_kernels, "ADDING", ("cpu",))
+    output_logprobs(hidden, weight, targets, 0.7, vocab_size=17)[0].sum().backward()
+    assert weight.grad_added_to_main_grad
+    assert (main[:17] - 0.5 - wanted[:17].float()).abs().max() < 0.02 * wanted.abs().max()
+    # Padding of the vocabulary keeps what it had.
+    assert main[17:].eq(0.5).all()
+    assert torch.equal(hidden.grad, wanted_hidden)
+    # Megatron leaves the stand-in unread.
+    assert weight.grad is not None and weight.grad.shape == weight.shape
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_tied_weight_gets_a_stand_in_of_zeros_which_megatron_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_kernels, "ADDING", ("cpu",))
+    hidden, weight, targets = leaves(torch.float32)
+    with_main_gradient(weight)
+    weight.zero_out_wgrad = True
+    output_logprobs(hidden, weight, targets, 1.0, vocab_size=19)[0].sum().backward()
+    assert weight.grad.eq(0).all()
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_on_a_cpu_and_without_megatrons_gradient_autograd_gets_it() -> None:
+    hidden, weight, targets = leaves(torch.float32)
+    main = with_main_gradient(weight)
+    output_logprobs(hidden, weight, targets, 1.0, vocab_size=17)[0].sum().backward()
+    assert main.eq(0.5).all() and not weight.grad_added_to_main_grad and weight.grad.ne(0).any()
+
+
+TOKENS, VOCABULARY = 40, 300
+VIEWS = ("view", "slice", "select", "t", "transpose", "detach", "alias", "expand", "unsqueeze")
+CREATIONS = ("empty_like", "new_full")
+PRODUCTS = ("mm", "addmm", "linear", "matmul")
+COLUMNS = ("index_fill_", "scatter_add_", "gather", "index_select", "index_copy_")
+"""They touch some columns of each row."""
+
+
+class Passes(TorchDispatchMode):
+    """Names of operations that read or write a whole matrix of logits, but products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        tensors = [x for x in tree_leaves((args, kwargs, result)) if isinstance(x, torch.Tensor)]
+        if name not in VIEWS + CREATIONS + PRODUCTS + COLUMNS and any(
+            x.numel() == TOKENS * VOCABULARY for x in tensors
+        ):
+            self.names.append(name)
+        return result
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one chunk and one slice, and 16-bit numbers are converted as they are read."""
+    monkeypatch.setattr(output_kernels, "converts_as_it_computes", lambda tensor: True)
+    monkeypatch.setattr(logprobs_module, "SLICE_LOGITS", TOKENS * VOCABULARY)
+
+
+@pytest.mark.usefixtures("as_on_a_gpu")
+@pytest.mark.parametrize("unsampled", [None, torch.tensor([3, 7])])
+@pytest.mark.parametrize(
+    ("temperature", "has_entropy", "forward", "backward"),
+    [
+        # The largest, less it, exponentials, their sum, times the logits, and that sum.
+        (1.0, False, ["amax", "sub", "exp", "sum", "mul_", "sum"], ["sub", "exp_", "mul_", "copy_"]),
+        (
+            0.7,
+            False,
+            ["amax", "div", "sub_", "exp", "sum", "mul_", "sum"],
+            # Tempered again, and rounded as it is written.
+            ["div", "sub_", "exp_", "mul_", "div"],
+        ),
+        (
+            1.0,
+            True,
+            ["amax", "sub", "exp", "sum", "mul_", "sum"],
+            ["sub", "exp", "add_", "mul_", "sub_", "mul_", "copy_"],
+        ),
+    ],
+)
+def test_each_pass_over_the_logits_is_needed(
+    unsampled: torch.Tensor | None,
+    temperature: float,
+    has_entropy: bool,
+    forward: list[str],
+    backward: list[str],
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(TOKENS, 8, generator=generator).bfloat16().requires_grad_()
+    weight = torch.randn(VOCABULARY, 8, generator=generator).bfloat16().requires_grad_()
+    targets = torch.randint(10, VOCABULARY, (TOKENS,), generator=generator)
+    with Passes() as there:
+        values = output_logprobs(
+            hidden, weight, targets, temperature, vocab_size=VOCABULARY, unsampled=unsampled
+        )
+    assert there.names == forward
+    total = values[0].sum() + values[1].sum() if has_entropy else values[0].sum()
+    with Passes() as back:
+        total.backward()
+    assert back.names == backward

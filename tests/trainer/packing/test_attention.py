@@ -1,12 +1,25 @@
+"""Attention over packed sequences, its blocks on a CPU, and rows that are picked many times."""
+
+import random
+
 import numpy as np
 import pytest
 import torch
+from fakes.sequences import sequence
 from fakes.shapes import tiny_shape
 from torch import Tensor
 
 from asyncrl.trainer.network.model import transformer_config
 from asyncrl.trainer.packing import attention
-from asyncrl.trainer.packing.attention import CALL_COST, PackedAttention, bucket_edges, describe_pack
+from asyncrl.trainer.packing.attention import (
+    CALL_COST,
+    PackedAttention,
+    bucket_edges,
+    describe_pack,
+    pick_rows,
+)
+from asyncrl.trainer.packing.cpu_attention import LONGEST, make_blocks
+from asyncrl.trainer.packing.prefix_tree import pack_tree
 
 
 def rows_of(lengths: list[int]) -> tuple[list[np.ndarray], np.ndarray]:
@@ -156,3 +169,74 @@ def test_buckets_cost_no_more_than_any_other_cut():
         [0, *(i for i in inner if chosen >> i & 1), len(lengths)] for chosen in range(0, 2 ** len(lengths), 2)
     ]
     assert cost(bucket_edges(lengths)) == min(map(cost, every))
+
+
+def test_values_and_gradients_are_those_of_index_select() -> None:
+    rows = torch.randn(5, 3, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    places = torch.tensor([4, 0, 4, 2, 4])
+    weights = torch.randn(5, 3, 2, generator=torch.Generator().manual_seed(1))
+    picked, expected = pick_rows(rows, places), rows.index_select(0, places)
+    assert torch.equal(picked, expected)
+    (got,) = torch.autograd.grad(picked, rows, weights)
+    (wanted,) = torch.autograd.grad(expected, rows, weights)
+    torch.testing.assert_close(got, wanted)
+    assert torch.equal(got[1], torch.zeros(3, 2))
+
+
+def test_gradients_of_a_row_picked_often_are_summed_in_float32() -> None:
+    # A sum of halves in bfloat16 stays at 128, where its next number is 1 away.
+    rows = torch.zeros(2, 8, dtype=torch.bfloat16, requires_grad=True)
+    picked = pick_rows(rows, torch.zeros(300, dtype=torch.int64))
+    picked.backward(torch.full((300, 8), 0.5, dtype=torch.bfloat16))
+    assert rows.grad.dtype is torch.bfloat16
+    assert rows.grad.tolist() == [[150.0] * 8, [0.0] * 8]
+
+
+def test_short_responses_share_the_block_of_their_prompt():
+    (block,) = make_blocks(pack_tree([sequence([1] * 10, [a, a, 0]) for a in (2, 3, 4)]).rows)
+    assert block.tokens.tolist() == list(range(16))
+    looks = [np.flatnonzero(row).tolist() for row in block.mask]
+    prompt = list(range(10))
+    assert looks[:10] == [prompt[: i + 1] for i in range(10)]
+    assert looks[10:] == [
+        [*prompt, 10],
+        [*prompt, 10, 11],
+        [*prompt, 12],
+        [*prompt, 12, 13],
+        [*prompt, 14],
+        [*prompt, 14, 15],
+    ]
+
+
+def test_long_responses_have_a_block_each_and_no_mask():
+    blocks = make_blocks(pack_tree([sequence([1] * 10, [a] * 60) for a in (2, 3, 4)]).rows)
+    assert [len(block.tokens) for block in blocks] == [69] * 3
+    assert all(block.mask is None for block in blocks)
+
+
+def test_prompts_that_share_little_have_blocks_of_their_own():
+    sequences = [sequence([1, *[a] * 20], [b, 0]) for a in (2, 3) for b in (4, 5, 6)]
+    assert [len(block.tokens) for block in make_blocks(pack_tree(sequences).rows)] == [24, 24]
+
+
+def test_no_block_is_longer_than_its_kernel_takes():
+    prompt = [1] * (LONGEST - 10)
+    blocks = make_blocks(pack_tree([sequence(prompt, [a, 0]) for a in range(2, 30)]).rows)
+    assert [len(block.tokens) for block in blocks] == [LONGEST, LONGEST, LONGEST - 10 + 8]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_each_place_looks_at_what_stands_before_it_in_its_sequences(seed: int):
+    source = random.Random(seed)
+    prompts = [source.choices(range(4), k=source.randint(1, 20)) for _ in range(source.randint(1, 4))]
+    sequences = [
+        sequence(source.choice(prompts), source.choices(range(3), k=source.randint(0, 6))) for _ in range(20)
+    ]
+    tree = pack_tree(sequences)
+    blocks = make_blocks(tree.rows)
+    pasts = {int(place): set(row[: i + 1].tolist()) for row in tree.rows for i, place in enumerate(row)}
+    assert set(np.concatenate([block.tokens for block in blocks]).tolist()) == set(pasts)
+    for block in blocks:
+        size = len(block.tokens)
+        mask = np.tri(size, dtype=np.bool_) if block.mask is None else block.mask
+        assert [set(block.tokens[row].tolist()) for row in mask] == [pasts[t] for t in block.tokens.tolist()]

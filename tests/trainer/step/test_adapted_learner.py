@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.learners import copy_weights, make_learner
-from fakes.models import random_batch, write_model
+from fakes.models import random_batch, reference_logprobs, reference_model, write_model
+from families.known import tiny, write_tiny
+from families.properties import of_each_family
 
 from asyncrl.errors import InputError
 from asyncrl.model.memory import rank_memory
@@ -13,10 +15,13 @@ from asyncrl.recipe.sections.model import Lora
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.checkpoint_files import names_in
 from asyncrl.trainer.network.convert import export_weights
-from asyncrl.trainer.network.export import read_weights
+from asyncrl.trainer.network.export import export_model, read_weights
+from asyncrl.trainer.packing.batch import make_micro_batch
 from asyncrl.trainer.parts.critic import Critic
 from asyncrl.trainer.parts.records import Spikes
 from asyncrl.trainer.parts.reference import Reference
+from asyncrl.trainer.publishing.host_weights import digests_of
+from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.step.learner import Learner
 
 LORA = {"rank": 2, "alpha": 4.0}
@@ -124,3 +129,40 @@ def test_other_ranks_of_the_seed_begin_at_the_base_model(folder: Path):
     weights = dict(read_weights(folder))
     learner = adapted_learner(folder, lora={"rank": 5, "targets": ["k_proj"]})
     assert all(torch.equal(tensor, weights[name]) for name, tensor in copy_weights(learner.model).items())
+
+
+TEMPERATURE = 0.7
+
+
+@of_each_family("LoRA")
+def test_merged_weights_have_the_log_probs_of_the_adapted_policy(architecture: str, tmp_path: Path) -> None:
+    folder = write_tiny(tmp_path / "model", architecture)
+    learner = make_learner(
+        folder,
+        trainer={"learning_rate": 3e-2},
+        model={"lora": {"rank": 2, "alpha": 8.0, **tiny(architecture).lora}},
+    )
+    batch = random_batch(0, longest=40, temperature=TEMPERATURE)
+    micro = make_micro_batch(batch.sequences, 0)
+
+    def found() -> torch.Tensor:
+        (logprobs,) = learner.passes.logprobs(learner.parallel_chunks, [micro], TEMPERATURE)
+        return logprobs
+
+    before = found()
+    # B begins as zero: A moves from the second step on.
+    for step in range(2):
+        learner.step(random_batch(step, temperature=TEMPERATURE))
+    after = found()
+    assert (after - before).abs().max() > 0.01, "the steps changed too little"
+    export_model(learner.model, base=folder, target=tmp_path / "export")
+    publisher = Publisher(tmp_path / "publications", base=folder, failed=pytest.fail)
+    publication = publisher.write(2, learner.model)
+    publisher.close()
+    assert publication.digests == digests_of(dict(read_weights(tmp_path / "export")))
+    assert publication.digests == digests_of(dict(read_weights(publication.folder)))
+    # The other kernels of transformers leave soft caps out.
+    reference = reference_model(tmp_path / "export", attn_implementation="eager")
+    with torch.no_grad():
+        expected = torch.cat([reference_logprobs(reference, one, TEMPERATURE) for one in batch.sequences])
+    assert (after - expected).abs().max() < 1e-4

@@ -3,16 +3,19 @@
 `test_layouts.py` resumes with torch's Adam. Here are those that need a GPU to take a step.
 """
 
+import dataclasses
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from megatron.core.optimizer import OptimizerConfig
 from megatron.core.optimizer.cpu_offloading.hybrid_optimizer import HybridDeviceOptimizer
 from torch import Tensor
 
-from asyncrl.trainer.step.optimizer_state import adam_steps, held_states, set_adam_steps
+from asyncrl.recipe import Trainer
+from asyncrl.trainer.step.optimizer_state import adam_steps, held_states, set_adam_steps, state_settings
 
 
 class PreciseAdam:
@@ -77,3 +80,25 @@ def test_a_state_that_is_made_for_reading_moves_no_weight_and_is_read_in_place(
         copies = [copy for each in inner.sub_optimizers for copy in each.state]
         assert [int(step) for step in steps] == [7, 7]
         assert all(copy.eq(3.0).all() for copy in copies)
+
+
+@pytest.mark.parametrize(
+    ("keys", "types", "offloaded"),
+    [
+        ({"exp_avg_dtype": "bfloat16"}, (torch.bfloat16, torch.float32), 0.0),
+        ({"exp_avg_sq_dtype": "bfloat16"}, (torch.float32, torch.bfloat16), 0.0),
+        ({"optimizer_cpu_offload": True}, (torch.float32, torch.float32), 1.0),
+    ],
+)
+def test_megatron_is_asked_for_smaller_states_or_states_on_the_host(
+    keys: dict, types: tuple[torch.dtype, torch.dtype], offloaded: float
+):
+    settings = state_settings(Trainer(**keys))
+    assert settings.keys() <= {field.name for field in dataclasses.fields(OptimizerConfig)}
+    assert settings["use_precision_aware_optimizer"] and not settings["store_param_remainders"]
+    assert (settings["exp_avg_dtype"], settings["exp_avg_sq_dtype"]) == types
+    assert settings["optimizer_offload_fraction"] == offloaded == float(settings["optimizer_cpu_offload"])
+
+
+def test_by_default_it_is_asked_for_neither():
+    assert state_settings(Trainer()) == {}

@@ -1,14 +1,17 @@
-"""A trainer's start imports Megatron without W&B and torch's compiler, which it leaves to others, and without
-Transformer Engine."""
+"""A trainer imports Megatron without W&B, torch's compiler and Transformer Engine; its adapters to a CPU and
+its specs."""
 
+import functools
 import subprocess
 import sys
 
 import pytest
 import torch
+from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.spec_utils import ModuleSpec
 
 from asyncrl.trainer.ranks import megatron
-from asyncrl.trainer.ranks.megatron import import_megatron
+from asyncrl.trainer.ranks.megatron import import_megatron, parts_of
 
 CODE = """
 import sys, torch
@@ -65,3 +68,14 @@ def test_tensor_types_say_cuda_only_while_megatron_compares_them():
     with megatron._cuda_type_names():
         assert tensor.type() == "torch.cuda.FloatTensor"
     assert tensor.type() == "torch.FloatTensor"
+
+
+PARTS = MLPSubmodules(linear_fc1=object, linear_fc2=object)
+
+
+@pytest.mark.parametrize(
+    "spec", [ModuleSpec(MLP, submodules=PARTS), functools.partial(MLP, submodules=PARTS)]
+)
+def test_the_parts_of_a_spec_are_those_that_a_layer_is_built_from(spec: object) -> None:
+    parts_of(spec).linear_fc1 = dict
+    assert PARTS.linear_fc1 is dict
