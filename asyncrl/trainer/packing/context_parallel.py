@@ -17,10 +17,14 @@ from torch import Tensor
 Send = Callable[[Tensor, dist.ProcessGroup], Tensor]
 
 
-def own_tokens(tokens: Tensor) -> Tensor:
-    """[P, ...] -> [C, ...], those of this context-parallel rank."""
-    group = parallel_state.get_context_parallel_group()
-    return tokens if group.size() == 1 else tokens.chunk(group.size())[group.rank()]
+def own_tokens(tokens: Tensor, *, of_tensor_rank: bool = False) -> Tensor:
+    """[P, ...] -> [C, ...], those of this context-parallel rank; of these the ones of this tensor rank too
+    (sequence parallelism)."""
+    groups = [parallel_state.get_context_parallel_group()]
+    groups += [parallel_state.get_tensor_model_parallel_group()] * of_tensor_rank
+    for group in groups:
+        tokens = tokens.chunk(group.size())[group.rank()] if group.size() > 1 else tokens
+    return tokens
 
 
 def tokens_for_heads(tokens: Tensor, group: dist.ProcessGroup) -> Tensor:

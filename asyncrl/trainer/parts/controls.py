@@ -15,7 +15,6 @@ from typing import Any, TypedDict
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
 from torch import Tensor
 
 from asyncrl.model.shape import ModelShape
@@ -189,11 +188,8 @@ class ExpertLoads(StepPart):
         if not self._is_counting:
             return
         micro = inputs[0]
-        counts = own_tokens(torch.bincount(micro.predicting, minlength=len(micro.tokens)).double())
-        if self._divides_tokens:
-            group = parallel_state.get_tensor_model_parallel_group()
-            counts = counts.chunk(group.size())[group.rank()]
-        self._counts = counts
+        counts = torch.bincount(micro.predicting, minlength=len(micro.tokens)).double()
+        self._counts = own_tokens(counts, of_tensor_rank=self._divides_tokens)
 
     def _end(self, chunk: torch.nn.Module, inputs: object, outputs: object) -> None:
         self._counts = None

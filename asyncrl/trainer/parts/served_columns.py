@@ -15,7 +15,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
 from megatron.core.transformer.moe.router import TopKRouter
 from torch import Tensor
 
@@ -23,7 +22,7 @@ from asyncrl.errors import InputError
 from asyncrl.model.column_bytes import KEPT_SETS, ROUTES, num_kept_sets, replayed_row_bytes
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch
-from asyncrl.trainer.network.model import Policy
+from asyncrl.trainer.network.model import Policy, device
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.columns import Column
 from asyncrl.trainer.packing.context_parallel import own_tokens
@@ -71,12 +70,23 @@ class RouteCheck(StepPart):
 
     def __init__(self, learner: Learner, recipe: Recipe) -> None:
         self._row_bytes = replayed_row_bytes(recipe, learner.shape)
+        """Bytes of a position's routes; 0 where none are replayed."""
 
     def columns(self) -> list[Column]:
         return [RouteColumn()]
 
     def check(self, batch: Batch) -> None:
-        check_routes(batch, row_bytes=self._row_bytes)
+        for sequence in batch.sequences:
+            wanted = self._row_bytes * sequence.num_inputs()
+            num_bytes = len(sequence.columns.get(ROUTES, b""))
+            if num_bytes != wanted:
+                raise InputError(
+                    f"Step {batch.taken_version + 1} has {num_bytes} bytes of routes for the "
+                    f"{sequence.num_inputs()} positions of response {sequence.sequence_id}, expected "
+                    f"{wanted}: algorithm.routing_replay is "
+                    f"{'rollout' if self._row_bytes else 'not rollout'}. To start over, set run_folder (or "
+                    f"name) to a new one."
+                )
 
 
 class RoutingReplay(StepPart):
@@ -100,52 +110,40 @@ class Replay:
 
     def __init__(self, *policies: Policy) -> None:
         """From now on the routers of `policies` choose as the packs say that pass them."""
-        self.counts = Counts()
+        self._counts: Tensor | None = None
+        """[2] int64: replayed choices on this rank that a router would have made otherwise, and all."""
         for policy in policies:
             for chunk in policy:
                 for layer in chunk.decoder.layers:
                     router = getattr(layer.mlp, "router", None)
                     if isinstance(router, TopKRouter):
-                        replay = RouterChoice(router, self.counts)
+                        replay = RouterChoice(router, self.add)
                         router.router_replay = replay
                         layer.register_forward_pre_hook(replay.note, with_kwargs=True)
-
-    def take_metrics(self) -> dict[str, float]:
-        """`routing_mismatch`: the share of the replayed choices since the last call, one per response token
-        and layer, that the routers would have made otherwise. A call of every rank."""
-        differing, replayed = self.counts.take()
-        return {"routing_mismatch": differing / replayed if replayed else 0.0}
-
-
-class Counts:
-    """Choices that were replayed on this rank."""
-
-    def __init__(self) -> None:
-        self._found: Tensor | None = None
 
     def add(self, differs: Tensor, counts: Tensor) -> None:
         """[C] bool; [C] int64, as how many choices each counts."""
         found = torch.stack([counts[differs].sum(), counts.sum()])
-        self._found = found if self._found is None else self._found + found
+        self._counts = found if self._counts is None else self._counts + found
 
-    def take(self) -> tuple[float, float]:
-        """(choices that a router would have made otherwise, all) of all ranks. Counting begins again."""
-        device = torch.cuda.current_device() if torch.cuda.is_available() else "cpu"
-        found = torch.zeros(2, dtype=torch.int64, device=device) if self._found is None else self._found
-        dist.all_reduce(found)
-        self._found = None
-        differing, replayed = found.tolist()
-        return differing, replayed
+    def take_metrics(self) -> dict[str, float]:
+        """`routing_mismatch`: the share of the replayed choices since the last call, one per response token
+        and layer, that the routers would have made otherwise. A call of every rank."""
+        counts = torch.zeros(2, dtype=torch.int64, device=device()) if self._counts is None else self._counts
+        dist.all_reduce(counts)
+        self._counts = None
+        differing, replayed = counts.tolist()
+        return {"routing_mismatch": differing / replayed if replayed else 0.0}
 
 
 class RouterChoice:
     """The choice of one router; Megatron-core asks it as it would ask its `RouterReplay`."""
 
-    def __init__(self, router: TopKRouter, counts: Counts) -> None:
+    def __init__(self, router: TopKRouter, count: Callable[[Tensor, Tensor], None]) -> None:
         self._layer = router.layer_number - 1
         self._num_experts = router.config.num_moe_experts
         self._is_divided = router.config.sequence_parallel
-        self._counts = counts
+        self._count = count
         self._routes: GivenRoutes | RecordedRoutes | None = None
 
     def note(self, _: torch.nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
@@ -174,7 +172,7 @@ class RouterChoice:
         is_known = (told != UNKNOWN).all(1)
         chosen = torch.where(is_known[:, None], told, own)
         differs = (chosen.sort(1).values != own.sort(1).values).any(1)
-        self._counts.add(differs, self._own(routes.num_predicted).to(differs.device) * is_known)
+        self._count(differs, self._own(routes.num_predicted).to(differs.device) * is_known)
         return scores.gather(1, chosen), chosen
 
     def _told(self, routes: GivenRoutes | RecordedRoutes, topk: int) -> Tensor:
@@ -185,22 +183,4 @@ class RouterChoice:
 
     def _own(self, tokens: Tensor) -> Tensor:
         """[P, ...] -> [C, ...]. Under sequence parallelism the tensor ranks divide the tokens."""
-        tokens = own_tokens(tokens)
-        if self._is_divided:
-            group = parallel_state.get_tensor_model_parallel_group()
-            tokens = tokens.chunk(group.size())[group.rank()]
-        return tokens
-
-
-def check_routes(batch: Batch, *, row_bytes: int) -> None:
-    """Raises InputError for a response without the routes of its positions where the trainer replays them,
-    of `row_bytes` each, and for one with routes where it does not (0)."""
-    for sequence in batch.sequences:
-        wanted, num_bytes = row_bytes * sequence.num_inputs(), len(sequence.columns.get(ROUTES, b""))
-        if num_bytes != wanted:
-            raise InputError(
-                f"Step {batch.taken_version + 1} has {num_bytes} bytes of routes for the "
-                f"{sequence.num_inputs()} positions of response {sequence.sequence_id}, expected {wanted}: "
-                f"algorithm.routing_replay is {'rollout' if row_bytes else 'not rollout'}. To start over, "
-                f"set run_folder (or name) to a new one."
-            )
+        return own_tokens(tokens, of_tensor_rank=self._is_divided)

@@ -10,17 +10,18 @@ those that still answer get the version once more without it, and it gets a grou
 import itertools
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Unpack
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from asyncrl.records import PolicyVersion, PublishOutcome
-from asyncrl.serving.publication import INSTALL_SECONDS, Publication
+from asyncrl.serving.publication import Publication
 from asyncrl.serving.sglang.hooks import Engine
 from asyncrl.system.files import writing
 from asyncrl.trainer.network.convert import export_stages
@@ -28,7 +29,7 @@ from asyncrl.trainer.network.export import drain
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.network.model import device as find_device
 from asyncrl.trainer.publishing.host_weights import HostWeights, digests_of
-from asyncrl.trainer.publishing.publish import Publisher
+from asyncrl.trainer.publishing.publish import Publisher, Shared
 from asyncrl.trainer.publishing.receivers import RankAssignment, Receivers
 from asyncrl.trainer.ranks import ranks
 from asyncrl.trainer.ranks.update_group import Address, UpdateGroup, backend_of, choose_address
@@ -52,28 +53,14 @@ class _Sent:
 class BroadcastPublisher(Publisher):
     """The weights come from the model's memory, and the folder is written in the background from a copy."""
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        base: Path,
-        bucket_bytes: int | None = None,
-        interrupt: str = "continue",
-        keys: Keys | None = None,
-        timeout_seconds: float = INSTALL_SECONDS,
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        """As for `Publisher`; `bucket_bytes` is the recipe's serving.weight_bucket_bytes."""
-        super().__init__(
-            folder,
-            base=base,
-            interrupt=interrupt,
-            keys=keys,
-            timeout_seconds=timeout_seconds,
-            failed=failed,
-        )
+    def __init__(self, folder: Path, *, bucket_bytes: int | None = None, **shared: Unpack[Shared]) -> None:
+        """`bucket_bytes` is the recipe's serving.weight_bucket_bytes."""
+        super().__init__(folder, **shared)
         self._memory = MemoryBroadcast(
-            self._keys, bucket_bytes=bucket_bytes, interrupt=interrupt, timeout_seconds=timeout_seconds
+            self._keys,
+            bucket_bytes=bucket_bytes,
+            interrupt=self._interrupt,
+            timeout_seconds=self._timeout_seconds,
         )
 
     def prepare(self, version: PolicyVersion, model: Policy | PolicyModel) -> Publication:
@@ -108,7 +95,7 @@ class MemoryBroadcast:
         *,
         bucket_bytes: int | None,
         interrupt: str,
-        timeout_seconds: float = INSTALL_SECONDS,
+        timeout_seconds: float,
     ) -> None:
         """`timeout_seconds` (serving.request_timeout_seconds) bounds a server's part, and the wait for the
         first broadcast of a group to begin."""

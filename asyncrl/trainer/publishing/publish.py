@@ -12,7 +12,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, Required, TypedDict, Unpack
 
 import aiohttp
 from torch import Tensor
@@ -255,6 +255,20 @@ Encoded = Callable[[PublicationFolders, Load], tuple[Encoding, Load]]
 loaded."""
 
 
+class Shared(TypedDict, total=False):
+    """Arguments of every publisher."""
+
+    base: Required[Path]
+    """Folder of the model whose configuration servers read."""
+    interrupt: str
+    """The recipe's rollout.interrupt."""
+    keys: Keys | None
+    timeout_seconds: float
+    """A server that does not answer a request within it is left to the controller."""
+    failed: Required[Callable[[BaseException], None]]
+    """Called in a thread when a folder could not be written in the background; should end the process."""
+
+
 class Publisher:
     """Owns RUN/publications and the sessions to the servers. Every rank has one and makes the same calls; the
     first speaks to servers and completes folders."""
@@ -263,24 +277,17 @@ class Publisher:
         self,
         folder: Path,
         *,
-        base: Path,
-        interrupt: str = "continue",
         files: Load = load_from_disk,
         encoded: Encoded = lambda *whole: whole,
-        keys: Keys | None = None,
-        timeout_seconds: float = INSTALL_SECONDS,
-        failed: Callable[[BaseException], None],
+        **shared: Unpack[Shared],
     ) -> None:
-        """`interrupt` is the recipe's rollout.interrupt; `files` says how a server comes to a publication's
-        files. A server that does not answer a request within `timeout_seconds` is left to the controller.
-        `failed` is called in a thread when a folder could not be written in the background, and should end
-        the process."""
+        """`files` says how a server comes to a publication's files."""
         self.folder = folder
-        self._folders = PublicationFolders(folder, base=base, failed=failed)
+        self._folders = PublicationFolders(folder, base=shared["base"], failed=shared["failed"])
         self._encoding, self._files = encoded(self._folders, files)
-        self._keys = keys or Keys()
-        self._interrupt = interrupt
-        self._timeout_seconds = timeout_seconds
+        self._keys = shared.get("keys") or Keys()
+        self._interrupt = shared.get("interrupt", "continue")
+        self._timeout_seconds = shared.get("timeout_seconds", INSTALL_SECONDS)
         self._runner = asyncio.Runner()
         self._session: aiohttp.ClientSession | None = None
 

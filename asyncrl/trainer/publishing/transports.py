@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Required, TypedDict, Unpack
+from typing import Unpack
 
 from asyncrl.model.dtype import find_dtype
 from asyncrl.model.folder import read_shape
@@ -12,18 +12,8 @@ from asyncrl.serving.publication import Load, find_load, load_from_disk
 from asyncrl.system.places import PUBLICATIONS
 from asyncrl.trainer.publishing.encodings import DeltaFolders, LoadDeltas, MemoryFolders
 from asyncrl.trainer.publishing.from_memory import BroadcastPublisher
-from asyncrl.trainer.publishing.publish import Encoded, Encoding, PublicationFolders, Publisher
-from asyncrl.wire.access import Keys, own_token, read_keys
-
-
-class Shared(TypedDict, total=False):
-    """Arguments that all publishers take."""
-
-    base: Required[Path]
-    interrupt: str
-    keys: Keys | None
-    timeout_seconds: float
-    failed: Required[Callable[[BaseException], None]]
+from asyncrl.trainer.publishing.publish import Encoded, Encoding, PublicationFolders, Publisher, Shared
+from asyncrl.wire.access import own_token, read_keys
 
 
 def make_publisher(
