@@ -11,15 +11,7 @@ import aiohttp
 import pytest
 from fakes.learners import make_learner
 from families.known import write_served
-from serving.engine.servers import (
-    VOCABULARY,
-    abort,
-    new_session,
-    post,
-    publish,
-    running_server,
-    stream,
-)
+from serving.engine.servers import VOCABULARY, abort, new_session, post, publish, running_server, stream
 from trainer.test_families import largest_difference
 
 from asyncrl.records import Batch, ScoredSequence

@@ -73,9 +73,7 @@ ALGORITHMS = {
         "entropy_bonus": {"coefficient": 0.01},
     },
     "kept, reward": {"advantage": "reinforce_pp", "kl": {"coefficient": 0.1, "place": "reward"}},
-    "turns, critic": {
-        "advantage": {"name": "gae", "gae_lambda": 0.9, "gamma": 0.98},
-    },
+    "turns, critic": {"advantage": {"name": "gae", "gae_lambda": 0.9, "gamma": 0.98}},
     "rloo": {"advantage": "rloo", "kl": {"coefficient": 0.1, "place": "reward"}, "reduction": "prompt_mean"},
     "routed": {"routing_replay": "rollout"},
     "routed, proximal": {"routing_replay": "proximal", "kl": {"coefficient": 0.1}},
@@ -213,10 +211,7 @@ TWO_RANKS = {
         "qwen3",
         {"tensor": 2, "sequence_parallel": True, "distributed_optimizer": True},
     ),
-    "resumed as interleaved": (
-        "qwen3",
-        {"pipeline": 2, "virtual_stages": 2, "distributed_optimizer": True},
-    ),
+    "resumed as interleaved": ("qwen3", {"pipeline": 2, "virtual_stages": 2, "distributed_optimizer": True}),
     "resumed as pipeline": ("tied", {"pipeline": 2}),
     "resumed as expert": ("experts", {"expert": 2}),
 }

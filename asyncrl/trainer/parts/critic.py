@@ -236,11 +236,7 @@ class Critic(StepPart):
         return [advantages for advantages, _ in found], total
 
     def _estimates(
-        self,
-        micro: MicroBatch,
-        values: Tensor,
-        penalties: Tensor | None = None,
-        ratios: Tensor | None = None,
+        self, micro: MicroBatch, values: Tensor, penalties: Tensor | None = None, ratios: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Advantages and the values' targets [T], from the values before the step and from rewards: the
         outcome's, which a micro-batch has as advantages, at the last token, those inside a sequence at their

@@ -90,12 +90,7 @@ class MemoryBroadcast:
     is what the publication's folder is written from. A call of every rank unless it says otherwise."""
 
     def __init__(
-        self,
-        keys: Keys,
-        *,
-        bucket_bytes: int | None,
-        interrupt: str,
-        timeout_seconds: float,
+        self, keys: Keys, *, bucket_bytes: int | None, interrupt: str, timeout_seconds: float
     ) -> None:
         """`timeout_seconds` (serving.request_timeout_seconds) bounds a server's part, and the wait for the
         first broadcast of a group to begin."""

@@ -171,12 +171,7 @@ class PublicationFolders:
         self._complete(publication, part)
 
     def begin(
-        self,
-        publication: Publication,
-        host: HostWeights,
-        *,
-        splits: bool = False,
-        is_complete: bool = False,
+        self, publication: Publication, host: HostWeights, *, splits: bool = False, is_complete: bool = False
     ) -> None:
         """Writes the folder from `host`, which must not change until `wait`, in the background. The first
         rank has made its part. `splits`: the tensors that steps change also get a folder of their own.

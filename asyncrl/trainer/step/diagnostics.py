@@ -48,11 +48,7 @@ MAXIMA = (
 
 
 def micro_batch_sums(
-    inputs: LossInputs,
-    parts: LossParts,
-    micro: MicroBatch,
-    *,
-    algorithm: Algorithm,
+    inputs: LossInputs, parts: LossParts, micro: MicroBatch, *, algorithm: Algorithm
 ) -> tuple[Tensor, Tensor]:
     """(all sums in a row, [len(MAXIMA)]) float64, over the tokens that count.
 

@@ -26,12 +26,7 @@ from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.trainer.network.export import load_base, open_weights
 from asyncrl.trainer.network.model import DTYPES, device, make_policy, rank_heads
 from asyncrl.trainer.packing.attention_kernels import BITWISE, find_kernel
-from asyncrl.trainer.packing.batch import (
-    MicroBatch,
-    check_sampled,
-    mini_batches,
-    rank_micro_batches,
-)
+from asyncrl.trainer.packing.batch import MicroBatch, check_sampled, mini_batches, rank_micro_batches
 from asyncrl.trainer.packing.columns import ReadColumns
 from asyncrl.trainer.step.batch_values import max_over_ranks, sum_over_ranks
 from asyncrl.trainer.step.diagnostics import MAXIMA, NUM_SUMS, TOTALS, Tally
@@ -77,11 +72,7 @@ class Learner:
         self.optimizer = make_optimizer(self.model, self.parallel_chunks, recipe.trainer, dtype)
         self.schedule = recipe.policy_schedule()
         self.passes = Passes(
-            shape,
-            recipe.trainer,
-            dtype=dtype,
-            device=self.device,
-            has_adapters=self.model.lora is not None,
+            shape, recipe.trainer, dtype=dtype, device=self.device, has_adapters=self.model.lora is not None
         )
         self.parts: list[StepPart] = []
 

@@ -24,12 +24,7 @@ from torch import Tensor
 
 from asyncrl.recipe import Trainer
 from asyncrl.recipe.sections.trainer import Muon as MuonOptions
-from asyncrl.trainer.network.convert import (
-    huggingface_names,
-    merge_parts,
-    num_parts,
-    split_parts,
-)
+from asyncrl.trainer.network.convert import huggingface_names, merge_parts, num_parts, split_parts
 from asyncrl.trainer.network.model import Policy
 
 MOMENTUM = "momentum_buffer"

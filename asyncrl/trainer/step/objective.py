@@ -21,12 +21,7 @@ from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.columns import Column, TokenColumn
-from asyncrl.trainer.step.batch_values import (
-    IMITATED,
-    PROMPT_LENGTHS,
-    with_imitation,
-    with_prompt_lengths,
-)
+from asyncrl.trainer.step.batch_values import IMITATED, PROMPT_LENGTHS, with_imitation, with_prompt_lengths
 from asyncrl.trainer.step.diagnostics import micro_batch_sums
 from asyncrl.trainer.step.part import Given, LossRecord
 from asyncrl.trainer.step.token_sums import watch_quadrants
@@ -36,11 +31,7 @@ class Objective:
     """The loss of a recipe."""
 
     def __init__(
-        self,
-        algorithm: Algorithm,
-        *,
-        max_new_tokens: int,
-        mask_staleness: int | None = None,
+        self, algorithm: Algorithm, *, max_new_tokens: int, mask_staleness: int | None = None
     ) -> None:
         self.algorithm = algorithm
         self.entropy_coefficient = algorithm.entropy_bonus.coefficient

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 import torch
-from megatron.core.optimizer import (
-    DistributedOptimizer,
-)
+from megatron.core.optimizer import DistributedOptimizer
 from megatron.core.optimizer.cpu_offloading.hybrid_optimizer import HybridDeviceOptimizer
 from megatron.core.optimizer.grad_scaler import DynamicGradScaler
 from torch import Tensor

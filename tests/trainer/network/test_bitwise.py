@@ -18,11 +18,7 @@ from asyncrl.trainer.network.norms import rms_norm
 from asyncrl.trainer.packing.attention_kernels import BITWISE
 from asyncrl.trainer.packing.batch import make_micro_batch
 
-MODELS = {
-    "Qwen3": {"tie_word_embeddings": True},
-    "Qwen2": {},
-    "Llama": LLAMA.variants["llama3, published"],
-}
+MODELS = {"Qwen3": {"tie_word_embeddings": True}, "Qwen2": {}, "Llama": LLAMA.variants["llama3, published"]}
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32, *, is_bitwise: bool) -> PolicyModel:

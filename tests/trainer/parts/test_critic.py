@@ -149,9 +149,7 @@ def test_v_trace_has_the_step_of_gae_where_the_policy_itself_has_sampled(folder:
 
 def test_the_critic_has_a_lambda_of_its_own_and_the_policy_one_per_length(folder: Path):
     learner = critic_learner(
-        folder,
-        algorithm=gae(is_whitened=False, length_alpha=0.2),
-        critic={"gae_lambda": 1.0},
+        folder, algorithm=gae(is_whitened=False, length_alpha=0.2), critic={"gae_lambda": 1.0}
     )
     draw_head(learner.part(Critic))
     (micro,) = micro_batches(learner, random_batch(1))

@@ -42,8 +42,7 @@ def choose(budget: int, *, draw: str = "0:3", **keys: object) -> set[tuple[str, 
     values = [values_of(micro) for micro in micro_batches]
     algorithm = Algorithm(**keys)
     return named(
-        micro_batches,
-        hits_by_covariance(micro_batches, values, algorithm, mask_staleness=LIMIT, draw=draw),
+        micro_batches, hits_by_covariance(micro_batches, values, algorithm, mask_staleness=LIMIT, draw=draw)
     )
 
 
@@ -69,9 +68,7 @@ def test_kl_cov_takes_the_largest_covariances_of_the_whole_step():
 
 
 def test_clip_cov_draws_its_share_from_the_range_by_seed_and_step_alone():
-    keys = {
-        "entropy_control": {"name": "clip_cov", "low": 0.05, "high": 1.5, "share": 0.1},
-    }
+    keys = {"entropy_control": {"name": "clip_cov", "low": 0.05, "high": 1.5, "share": 0.1}}
     inside = {name for name, value in oracle().items() if 0.05 < value < 1.5}
     count = int(0.1 * len(oracle()))
     found = choose(8192, **keys)

@@ -97,10 +97,7 @@ def test_a_reference_that_is_refreshed_adds_its_weights_to_the_copy_of_a_checkpo
 @pytest.mark.parametrize(
     ("kl", "words"),
     [
-        (
-            {"coefficient": 0.0},
-            "kl.refresh_steps is 2, but nothing reads it: set algorithm.kl.coefficient",
-        ),
+        ({"coefficient": 0.0}, "kl.refresh_steps is 2, but nothing reads it: set algorithm.kl.coefficient"),
         (
             {"refresh_steps": 0, "refresh_resets_optimizer": True},
             "refresh_resets_optimizer is true, but nothing reads it: set algorithm.kl.refresh_steps",

@@ -22,7 +22,7 @@ from asyncrl.trainer.parts.teacher import Teacher
 from asyncrl.trainer.step.part import MiniBatch, StepPart
 
 ROOT = Path(__file__).parents[3]
-CORE = ("learner", "objective", "optimizer", "optimizer_state", "part", "passes", "totals")
+CORE = ("learner", "objective", "optimizer", "optimizer_state", "part", "passes", "batch_values")
 TRAINER = {"learning_rate": 1e-2, "optimizer_steps_per_batch": 2}
 KL = {"kl": {"coefficient": 0.1, "place": "reward"}}
 CRITIC = {

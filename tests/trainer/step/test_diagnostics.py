@@ -146,10 +146,7 @@ def test_the_diagnostics_of_a_step_are_those_of_its_tokens_one_by_one(surrogate:
     algorithm = Algorithm(
         surrogate={"name": "ppo_clip", "dual_clip": 1.3} if surrogate == "ppo_clip" else surrogate,
         importance_weight=weight if weight == "masked" else {"name": weight, "cap": 1.2},
-        rejection=[
-            {"name": "geometric_mean", "low": 0.8, "high": 1.25},
-            {"name": "token_veto", "low": 0.6},
-        ],
+        rejection=[{"name": "geometric_mean", "low": 0.8, "high": 1.25}, {"name": "token_veto", "low": 0.6}],
         mask_low=0.7,
         clip_low=0.1,
         clip_high=0.15,

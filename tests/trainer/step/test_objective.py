@@ -75,9 +75,7 @@ each_combination = pytest.mark.parametrize(
     "algorithm",
     [
         pytest.param(
-            algorithm,
-            id=f"{algorithm['surrogate']}{i}",
-            marks=[] if i in TYPICAL else [pytest.mark.slow],
+            algorithm, id=f"{algorithm['surrogate']}{i}", marks=[] if i in TYPICAL else [pytest.mark.slow]
         )
         for i, algorithm in enumerate(COMBINATIONS)
     ],
