@@ -45,8 +45,9 @@ from asyncrl.trainer.network.norms import (
     place_norms,
 )
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, PackedSequences
-from asyncrl.trainer.packing.attention_kernels import KERNELS, UNLIMITED, Limits, Rows
+from asyncrl.trainer.packing.attention_kernels import KERNELS
 from asyncrl.trainer.packing.context_parallel import own_tokens
+from asyncrl.trainer.packing.limits import UNLIMITED, Limits, Rows
 from asyncrl.trainer.packing.rotary import Turns, turns_of
 
 

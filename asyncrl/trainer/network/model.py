@@ -33,9 +33,10 @@ from asyncrl.trainer.network.logprobs import output_logprobs
 from asyncrl.trainer.network.megatron_config import transformer_config
 from asyncrl.trainer.network.output_kernels import find_kernel
 from asyncrl.trainer.packing.attention import pick_rows
-from asyncrl.trainer.packing.attention_kernels import Heads, Limits
+from asyncrl.trainer.packing.attention_kernels import Heads
 from asyncrl.trainer.packing.batch import MicroBatch
 from asyncrl.trainer.packing.context_parallel import fill_in, own_predicting, own_tokens
+from asyncrl.trainer.packing.limits import Limits
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

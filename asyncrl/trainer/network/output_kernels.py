@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncrl.trainer.packing.attention_kernels import in_words, is_installed
 from asyncrl.trainer.packing.columns import PredictionTerm
+from asyncrl.trainer.packing.trials import find_fault, is_installed
 
 IMPOSSIBLE = -1e30
 """A logit of this size has a probability of exactly 0. Unlike -inf, 0 times it is no NaN."""
@@ -294,24 +294,16 @@ def try_kernel(kernel: Kernel, device: torch.device, dtype: torch.dtype) -> str 
         total = (logprobs * of_logprobs).sum() + (entropies * of_entropies).sum()
         (gradient,) = torch.autograd.grad(total, exact)
     tempering = Tempering(temperature, cap, unsampled)
-    try:
+
+    def compute() -> list[Tensor]:
         largest, sums, weighted, chosen = kernel.sums(logits, targets, tempering)
         found = [chosen - sums.log(), sums.log() - weighted / sums]
         slopes = Slopes(largest + sums.log(), found[1], targets, of_logprobs, of_logprobs, of_entropies)
         kernel.fill(logits, logits, slopes, tempering)
-    # Packages of others: whatever they raise is the reason why they do not serve.
-    except Exception as error:
-        return in_words(error)
-    for what, left, right in zip(
-        ("log-probs", "entropies", "gradients"),
-        [*found, logits],
-        [logprobs, entropies, gradient],
-        strict=True,
-    ):
-        distance = ((left.float() - right).norm() / right.norm()).item()
-        if not distance <= TOLERANCES[dtype]:
-            return f"its {what} differ from the formula's by {distance:.2g} of their norm"
-    return None
+        return [*found, logits]
+
+    expected = {"log-probs": logprobs, "entropies": entropies, "gradients": gradient}
+    return find_fault(compute, expected, TOLERANCES[dtype])
 
 
 ADDING = ("cuda",)

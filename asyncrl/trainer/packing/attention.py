@@ -25,9 +25,10 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from asyncrl.serving.kernels.chunk_tree import ChunkTree, make_chunk_tree
-from asyncrl.trainer.packing.attention_kernels import KERNELS, Rows
+from asyncrl.trainer.packing.attention_kernels import KERNELS
 from asyncrl.trainer.packing.context_parallel import heads_for_tokens, own_tokens, tokens_for_heads
 from asyncrl.trainer.packing.cpu_attention import Block, make_blocks
+from asyncrl.trainer.packing.limits import Rows
 from asyncrl.trainer.packing.rotary import Turns, rotate, turns_of
 
 CALL_COST = 4000.0

@@ -10,7 +10,6 @@ size.
 
 import dataclasses
 import functools
-import importlib.util
 import logging
 import math
 from collections.abc import Callable
@@ -24,6 +23,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from asyncrl.errors import InputError
 from asyncrl.trainer.packing import cpu_attention, gpu_attention
+from asyncrl.trainer.packing.limits import UNLIMITED, Limits, Rows
+from asyncrl.trainer.packing.trials import find_fault, in_words, is_installed
 
 log = logging.getLogger(__name__)
 
@@ -40,34 +41,6 @@ TOLERANCES = {torch.float32: 1e-2, torch.bfloat16: 3e-2, torch.float16: 1e-2}
 """Norm of a difference from the formula, relative; float32 may be computed in TF32."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Where the sequences are."""
-
-    cumulative: Tensor
-    """[N + 1] int32: the place where each begins, and Q."""
-    longest: int
-    """Places of the longest."""
-    buckets: tuple[tuple[int, int], ...]
-    """(B, L) of neighbors of equal length, longest first."""
-    masks: tuple[Tensor | None, ...] = ()
-    """One mask [B, L, L] bool per bucket: the places that each place looks at; None where that is every place
-    up to and including itself. Empty on a GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Restrictions of a layer's attention beyond causality."""
-
-    window: int | None = None
-    """Tokens that a token looks at, itself included; None: all before it."""
-    cap: float | None = None
-    """c of scores c tanh(score / c); None: as they are."""
-    has_sinks: bool = False
-    """Whether each head has a logit of its own in the denominator: `sinks` [H] of a call."""
-
-
-UNLIMITED = Limits()
 Attend = Callable[..., Tensor]
 """(query [Q, H, D], key [Q, G, D], value [Q, G, D], rows, scale) -> [Q, H, D], with gradient; with `limits`
 where `Kernel` says that it knows them, and `sinks` where these say so. On a CPU a window is in the masks of
@@ -208,27 +181,9 @@ def _attend_bitwise(query: Tensor, key: Tensor, value: Tensor, rows: Rows, scale
     return cpu_attention.attend_bitwise(query, key, value, rows.buckets, scale, ordinary)
 
 
-def _on_gpu(attend: Attend) -> Attend:
-    """A kernel of `gpu_attention` as all others are called."""
-
-    def attend_rows(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        rows: Rows,
-        scale: float,
-        limits: Limits = UNLIMITED,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        ends = (rows.cumulative, rows.longest)
-        return attend(query, key, value, *ends, scale, window=limits.window, cap=limits.cap, sinks=sinks)
-
-    return attend_rows
-
-
 KERNELS = {
     "flash_attn_4": Kernel(
-        _on_gpu(gpu_attention.torch_varlen),
+        gpu_attention.torch_varlen,
         has_windows=True,
         has_sinks=True,
         package="flash_attn.cute",
@@ -236,17 +191,17 @@ KERNELS = {
         flash="FA4",
     ),
     "flash_attn": Kernel(
-        _on_gpu(gpu_attention.flash_attn),
+        gpu_attention.flash_attn,
         has_windows=True,
         has_caps=True,
         has_sinks=True,
         package="flash_attn.flash_attn_interface",
     ),
     "transformer_engine": Kernel(
-        _on_gpu(gpu_attention.transformer_engine), has_windows=True, package="transformer_engine.pytorch"
+        gpu_attention.transformer_engine, has_windows=True, package="transformer_engine.pytorch"
     ),
     "torch_varlen": Kernel(
-        _on_gpu(gpu_attention.torch_varlen),
+        gpu_attention.torch_varlen,
         has_windows=True,
         has_sinks=True,
         package="torch.nn.attention.varlen",
@@ -347,24 +302,13 @@ def _try(kernel: Kernel, device: torch.device, heads: Heads) -> str | None:
 
 
 def _compare(attend: Attend, formula: Attend, inputs: list[Tensor], rows: Rows, scale: float) -> str | None:
-    try:
-        found = _outputs_and_gradients(attend, inputs, rows, scale)
-    # Packages of others: whatever they raise is the reason why they do not serve.
-    except Exception as error:
-        return in_words(error)
     expected = _outputs_and_gradients(formula, inputs, rows, scale)
     names = ("outputs", "queries", "keys", "values", "sinks")[: len(expected)]
-    for what, left, right in zip(names, found, expected, strict=True):
-        distance = ((left - right).norm() / right.norm()).item()
-        # Not the other way round: a comparison with NaN is false.
-        if not distance <= TOLERANCES[inputs[0].dtype]:
-            return f"its {what} differ from the formula's by {distance:.2g} of their norm"
-    return None
-
-
-def in_words(error: Exception) -> str:
-    """Its type and the first line of its message."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    return find_fault(
+        lambda: _outputs_and_gradients(attend, inputs, rows, scale),
+        dict(zip(names, expected, strict=True)),
+        TOLERANCES[inputs[0].dtype],
+    )
 
 
 def _outputs_and_gradients(attend: Attend, inputs: list[Tensor], rows: Rows, scale: float) -> list[Tensor]:
@@ -376,15 +320,6 @@ def _outputs_and_gradients(attend: Attend, inputs: list[Tensor], rows: Rows, sca
         output = attend(*leaves[:3], rows, scale, **({"sinks": leaves[3]} if of_heads else {}))
         gradients = torch.autograd.grad(output, leaves, direction)
     return [x.detach().float() for x in (output, *gradients)]
-
-
-def is_installed(module: str) -> bool:
-    """Whether `module` can be imported; imports its parents."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    # Its parent is not.
-    except ModuleNotFoundError:
-        return False
 
 
 def _device_name(device: torch.device) -> str:

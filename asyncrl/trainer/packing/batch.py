@@ -27,7 +27,6 @@ from asyncrl.model.shape import ModelShape
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence, root_id
 from asyncrl.trainer.packing.attention import PackedSequences, describe_pack
-from asyncrl.trainer.packing.attention_kernels import Rows
 from asyncrl.trainer.packing.columns import (
     Column,
     InputColumn,
@@ -41,6 +40,7 @@ from asyncrl.trainer.packing.columns import (
     told_apart,
 )
 from asyncrl.trainer.packing.division import plan_micro_batches
+from asyncrl.trainer.packing.limits import Rows
 from asyncrl.trainer.packing.prefix_tree import PackedTree, pack_tree
 
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from asyncrl.serving.kernels.attention import Attention
+from asyncrl.trainer.packing.limits import attend_with_sinks
 from asyncrl.trainer.packing.prefix_tree import num_common
-from asyncrl.trainer.packing.sinks import attend_with_sinks
 
 LONGEST = 512
 """Places of a block: its probabilities take 2 x H x L bytes per token and layer, and half are masked."""

@@ -1,7 +1,6 @@
 """Attention kernels of a GPU over sequences of any length, one behind the other.
 
-Shapes: Q places; H heads, G of them key-value, D head size; N sequences, whose `cumulative` [N + 1] int32 are
-the places where each begins, and Q. A window counts the token itself.
+Each is a kernel of `attention_kernels.KERNELS`. Shapes: Q places; H heads, G of them key-value, D head size.
 """
 
 import functools
@@ -10,39 +9,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncrl.trainer.packing.sinks import attend_with_sinks
+from asyncrl.trainer.packing.limits import UNLIMITED, Limits, Rows, attend_with_sinks
 
 
 def flash_attn(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    cumulative: Tensor,
-    longest: int,
+    rows: Rows,
     scale: float,
-    *,
-    window: int | None,
-    cap: float | None,
-    sinks: Tensor | None,
+    limits: Limits = UNLIMITED,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """FlashAttention 2 (Dao 2023), its own package."""
     from flash_attn import flash_attn_varlen_func
 
     if sinks is not None:
-        assert cap is None, "no model has soft caps and sinks"
-        return _flash_attn_with_sinks(query, key, value, cumulative, longest, scale, _reach(window), sinks)
+        assert limits.cap is None, "no model has soft caps and sinks"
+        return _flash_attn_with_sinks(query, key, value, rows, scale, _reach(limits.window), sinks)
     output: Tensor = flash_attn_varlen_func(
-        query,
-        key,
-        value,
-        cumulative,
-        cumulative,
-        longest,
-        longest,
+        *(query, key, value, *_ends(rows)),
         softmax_scale=scale,
         causal=True,
-        window_size=_reach(window),
-        softcap=cap or 0.0,
+        window_size=_reach(limits.window),
+        softcap=limits.cap or 0.0,
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )
     return output
@@ -52,8 +42,7 @@ def _flash_attn_with_sinks(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    cumulative: Tensor,
-    longest: int,
+    rows: Rows,
     scale: float,
     reach: tuple[int, int],
     of_heads: Tensor,
@@ -63,7 +52,7 @@ def _flash_attn_with_sinks(
         _wrapped_flash_attn_varlen_forward,
     )
 
-    ends = (cumulative, cumulative, longest, longest)
+    ends = _ends(rows)
 
     def forward(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         output, sums, *_ = _wrapped_flash_attn_varlen_forward(
@@ -92,17 +81,14 @@ def transformer_engine(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    cumulative: Tensor,
-    longest: int,
+    rows: Rows,
     scale: float,
-    *,
-    window: int | None,
-    cap: float | None,
-    sinks: Tensor | None,
+    limits: Limits = UNLIMITED,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Transformer Engine's choice of cuDNN and FlashAttention; NVTE_DEBUG=1 makes it say which."""
-    assert cap is None and sinks is None
-    reach = None if window is None else _reach(window)
+    assert limits.cap is None and sinks is None
+    reach = None if limits.window is None else _reach(limits.window)
     attention = _engine_attention(query.shape[1], key.shape[1], query.shape[2], scale, reach)
     output: Tensor = attention(
         query,
@@ -110,10 +96,10 @@ def transformer_engine(
         value,
         qkv_format="thd",
         attn_mask_type="padding_causal",
-        cu_seqlens_q=cumulative,
-        cu_seqlens_kv=cumulative,
-        max_seqlen_q=longest,
-        max_seqlen_kv=longest,
+        cu_seqlens_q=rows.cumulative,
+        cu_seqlens_kv=rows.cumulative,
+        max_seqlen_q=rows.longest,
+        max_seqlen_kv=rows.longest,
     )
     return output.view(query.shape)
 
@@ -140,21 +126,18 @@ def torch_varlen(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    cumulative: Tensor,
-    longest: int,
+    rows: Rows,
     scale: float,
-    *,
-    window: int | None,
-    cap: float | None,
-    sinks: Tensor | None,
+    limits: Limits = UNLIMITED,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """The FlashAttention 2 that torch is built with, or what `route_flash_attention` put in its place."""
     from torch.nn.attention.varlen import varlen_attn
 
-    assert cap is None
-    ends = (cumulative, cumulative, longest, longest)
+    assert limits.cap is None
+    ends = _ends(rows)
     # A window that reaches back without bound and not forward is the causal mask.
-    reach = (_reach(window)[0], 0)
+    reach = (_reach(limits.window)[0], 0)
     if sinks is not None:
         return _torch_with_sinks(query, key, value, ends, scale, reach, sinks)
     output = varlen_attn(query, key, value, *ends, scale=scale, window_size=reach, enable_gqa=True)
@@ -208,3 +191,8 @@ def _torch_with_sinks(
 def _reach(window: int | None) -> tuple[int, int]:
     """(tokens back, tokens forward) of a window; -1: all."""
     return (-1, -1) if window is None else (window - 1, 0)
+
+
+def _ends(rows: Rows) -> tuple[Tensor, Tensor, int, int]:
+    """Cumulative lengths and the longest one, of queries and of keys."""
+    return rows.cumulative, rows.cumulative, rows.longest, rows.longest

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asyncrl.trainer.packing.attention_kernels import in_words, is_installed
+from asyncrl.trainer.packing.trials import find_fault, is_installed
 
 log = logging.getLogger(__name__)
 
@@ -108,14 +108,12 @@ def try_turn(turn: Turn, device: torch.device, dtype: torch.dtype) -> str | None
     rows = torch.randn(7, 3, 200, generator=generator).to(device, dtype)
     heads = rows[..., 10:138]
     angles = 40 * torch.rand(7, 1, 64, generator=generator).to(device).repeat(1, 1, 2)
-    for sign in (1.0, -1.0):
-        exact = turn_by_torch(heads.double(), angles.double().cos(), angles.double().sin(), sign)
-        try:
-            found = turn(heads, angles.cos(), angles.sin(), sign)
-        # The package of others: whatever it raises is the reason why it does not serve.
-        except Exception as error:
-            return in_words(error)
-        distance = ((found.double() - exact).norm() / exact.norm()).item()
-        if not distance <= TOLERANCES[dtype]:
-            return f"its numbers differ from the formula's by {distance:.2g} of their norm"
-    return None
+    exact, signs = angles.double(), {"numbers": 1.0, "numbers turned back": -1.0}
+
+    def compute() -> list[Tensor]:
+        return [turn(heads, angles.cos(), angles.sin(), sign) for sign in signs.values()]
+
+    expected = {
+        name: turn_by_torch(heads.double(), exact.cos(), exact.sin(), sign) for name, sign in signs.items()
+    }
+    return find_fault(compute, expected, TOLERANCES[dtype])

@@ -19,12 +19,11 @@ from asyncrl.trainer.packing.attention_kernels import (
     Attend,
     Heads,
     Kernel,
-    Limits,
-    Rows,
     attend_by_formula,
     attend_in_buckets,
     find_kernel,
 )
+from asyncrl.trainer.packing.limits import Limits, Rows
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 HEADS = Heads(count=4, kv_count=2, size=16, dtype=torch.float32)
