@@ -29,12 +29,17 @@ def _export(run_folder: Path, steps: Sequence[int]) -> int:
     recipe = read_run_recipe(run_folder)
     learner = start_learner(recipe)
     from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
-    from asyncrl.trainer.checkpoints.export_version import export_version
+    from asyncrl.trainer.network.export import export_version
 
     checkpoints = Checkpoints(run_folder / CHECKPOINTS, num_kept=1)
     for step in steps:
         checkpoints.load(learner, step)
-        export_version(learner, checkpoints.path(step), base=model_folder(recipe.model))
+        export_version(
+            learner.model,
+            checkpoints.path(step),
+            base=model_folder(recipe.model),
+            base_name=learner.base_name,
+        )
     return 0
 
 

@@ -21,7 +21,7 @@ from asyncrl.records import Batch, PolicyVersion, PublishOutcome, ScoredSequence
 from asyncrl.system.places import CHECKPOINTS
 from asyncrl.trainer.bootstrap import end_now
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
-from asyncrl.trainer.checkpoints.export_version import export_version
+from asyncrl.trainer.network.export import export_version
 from asyncrl.trainer.publishing.publish import Publisher
 from asyncrl.trainer.publishing.transports import make_publisher
 from asyncrl.trainer.ranks import ranks
@@ -230,10 +230,11 @@ def _drain(queue: QueueClient | None, version: PolicyVersion) -> None:
 def _export(
     learner: Learner, checkpoints: Checkpoints, version: PolicyVersion, base: Path, controller: ControllerLink
 ) -> None:
-    folder = export_version(learner, checkpoints.path(version), base=base)
+    checkpoint = checkpoints.path(version)
+    folder = export_version(learner.model, checkpoint, base=base, base_name=learner.base_name)
     if controller.files_url and ranks.is_first():
         # Its copy of the checkpoint gets the export too.
-        controller.commit(version, checkpoints.path(version))
+        controller.commit(version, checkpoint)
     log.info("done: version %d as a Hugging Face folder in %s", version, folder)
 
 

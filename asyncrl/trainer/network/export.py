@@ -6,6 +6,7 @@ bytes do not depend on the layout.
 
 import hashlib
 import json
+import logging
 import math
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,11 +20,15 @@ from torch import Tensor
 
 from asyncrl.model.folder import other_files
 from asyncrl.model.weights import weight_files
+from asyncrl.run.checkpoints import EXPORT
 from asyncrl.serving.tensor_digest import tensor_digest
-from asyncrl.system.files import fresh_part, replace, sync_tree
+from asyncrl.system.files import fresh_part, replace, sync_tree, writing
+from asyncrl.trainer.network.adapters import export_adapter
 from asyncrl.trainer.network.convert import export_weights, load_adapters, load_weights
 from asyncrl.trainer.network.model import Policy, PolicyModel
 from asyncrl.trainer.ranks import ranks
+
+log = logging.getLogger(__name__)
 
 WEIGHTS = "model.safetensors"
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -116,6 +121,21 @@ def export_model(model: Policy | PolicyModel, *, base: Path, target: Path) -> No
     _write_configuration(part, kind)
     sync_tree(part)
     replace(part, target)
+
+
+def export_version(model: Policy, checkpoint: Path, *, base: Path, base_name: str) -> Path:
+    """A checkpoint as a Hugging Face folder in it; configuration and tokenizer are those of `base`.
+
+    Under adapters these alone are beside it, as `peft` loads them for the model `base_name`. Raises
+    DiskError.
+    """
+    folder = checkpoint / EXPORT
+    with writing(f"{checkpoint.name} as a Hugging Face folder", checkpoint):
+        export_model(model, base=base, target=folder)
+        if model.lora is not None:
+            export_adapter(model, base=base_name, target=checkpoint / "adapter")
+            log.info("the adapter alone, as peft loads it, in %s", checkpoint / "adapter")
+    return folder
 
 
 def _note_kinds(weights: Iterable[tuple[str, Tensor]], kinds: set[str]) -> Iterator[tuple[str, Tensor]]:

@@ -214,21 +214,21 @@ def _untempered(slopes: Tensor, logits: Tensor, out: Tensor, tempering: Temperin
 
 
 def triton_sums(logits: Tensor, columns: Tensor, tempering: Tempering) -> Sums:
-    from asyncrl.trainer.network import output_triton
+    from asyncrl.trainer.packing import triton_kernels
 
     if tempering.unsampled is not None:
         logits.index_fill_(1, tempering.unsampled, -torch.inf)
-    return output_triton.sums(logits, columns, tempering.temperature, tempering.cap)
+    return triton_kernels.sums(logits, columns, tempering.temperature, tempering.cap)
 
 
 def triton_fill(logits: Tensor, out: Tensor, slopes: Slopes, tempering: Tempering) -> None:
-    from asyncrl.trainer.network import output_triton
+    from asyncrl.trainer.packing import triton_kernels
 
     exact = None if slopes.sparse is None else _exact(logits, slopes, slopes.sparse, tempering)
     if tempering.unsampled is not None:
         logits.index_fill_(1, tempering.unsampled, -torch.inf)
     rows = (slopes.normalisers, slopes.entropies, slopes.columns, slopes.of_targets, slopes.of_all)
-    output_triton.fill(logits, out, *rows, slopes.of_entropies, tempering.temperature, tempering.cap)
+    triton_kernels.fill(logits, out, *rows, slopes.of_entropies, tempering.temperature, tempering.cap)
     if exact is not None and slopes.sparse is not None:
         out.index_put_(slopes.sparse[:2], exact.to(out.dtype))
 

@@ -85,9 +85,9 @@ def turn_by_torch(heads: Tensor, cosines: Tensor, sines: Tensor, sign: float) ->
 
 
 def turn_by_triton(heads: Tensor, cosines: Tensor, sines: Tensor, sign: float) -> Tensor:
-    from asyncrl.trainer.packing import rotary_triton
+    from asyncrl.trainer.packing import triton_kernels
 
-    return rotary_triton.turn(heads, cosines, sines, sign)
+    return triton_kernels.turn(heads, cosines, sines, sign)
 
 
 @functools.cache
