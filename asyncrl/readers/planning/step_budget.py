@@ -45,8 +45,7 @@ class Kernels:
 TORCH_KERNELS = Kernels(72.0, 0.35, 10)
 """A pass per operation on logits and rotations; FlashAttention 2."""
 FUSED_KERNELS = Kernels(14.0, 0.6, 6)
-"""`trainer.packing.triton_kernels`; FlashAttention 4 (both shares are guesses);
-`trainer.packing.triton_kernels`."""
+"""`trainer.packing.triton_kernels` and FlashAttention 4; both shares are guesses."""
 
 
 @dataclass(frozen=True, slots=True)

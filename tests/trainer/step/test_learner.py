@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from fakes.learners import copy_weights, make_learner
+from fakes.learners import copy_weights, gradient_of, is_same, make_learner, worst_difference
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model, write_tokenizer
 from fakes.recipes import make_recipe
 from fakes.sequences import sampled_positions, with_kept_sets, with_turns
@@ -22,23 +22,12 @@ from asyncrl.model.column_bytes import KEPT_SETS, split_kept_sets
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, ScoredSequence
 from asyncrl.trainer.network import logprobs, output_kernels
-from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.packing.terms import unpack_kept_sets
 from asyncrl.trainer.parts import reference as reference_module
 from asyncrl.trainer.parts.reference import Reference, kl_penalties
 from asyncrl.trainer.step.learner import Learner
 from asyncrl.trainer.step.objective import Objective
-from asyncrl.trainer.step.part import MiniBatch
-
-
-def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Metrics and gradient, under Hugging Face names, of one batch on this one rank."""
-    budget = learner.section.tokens_per_micro_batch
-    told, columns = learner.objective.told(batch), learner.columns()
-    micro_batches = rank_micro_batches(told, budget_tokens=budget, rank=0, num_ranks=1, columns=columns)
-    metrics = learner.accumulate(MiniBatch(micro_batches, batch.temperature))
-    return metrics, dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
 
 
 def reference_loss(model: torch.nn.Module, batch: Batch, recipe: Recipe) -> Tensor:
@@ -60,19 +49,13 @@ def reference_loss(model: torch.nn.Module, batch: Batch, recipe: Recipe) -> Tens
     return total / (len(batch.sequences) * recipe.rollout.max_new_tokens)
 
 
-def worst_difference(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    """Largest difference of any tensor, relative to the tensor's largest value."""
-    assert got.keys() == wanted.keys()
-    return max(((got[name] - wanted[name]).abs().max() / wanted[name].abs().max()).item() for name in wanted)
-
-
 @pytest.mark.parametrize("reduction", ["token_mean", "dr_grpo_constant", "prompt_mean"])
 @pytest.mark.parametrize("family", ["Qwen3", "Qwen2", "Llama"])
 def test_the_gradient_of_the_whole_loss_is_that_of_transformers(family: str, reduction: str, tmp_path: Path):
     folder = write_model(tmp_path, family, tie_word_embeddings=family == "Qwen2")
     algorithm = {"reduction": reduction}
     batch = random_batch(1, temperature=0.8)
-    _, got = gradients(make_learner(folder, algorithm=algorithm), batch)
+    _, got = gradient_of(make_learner(folder, algorithm=algorithm), batch)
     model = reference_model(folder)
     reference_loss(model, batch, make_recipe(folder, algorithm=algorithm)).backward()
     assert worst_difference(got, {n: p.grad for n, p in model.named_parameters()}) < 1e-5
@@ -88,7 +71,7 @@ def test_the_gradient_is_that_of_transformers_where_products_are_added_to_megatr
     write_model(tmp_path, "Qwen2", tie_word_embeddings=is_tied)
     batch = random_batch(1, temperature=0.8)
     learner = make_learner(tmp_path, trainer={"tokens_per_micro_batch": 64})
-    _, got = gradients(learner, batch)
+    _, got = gradient_of(learner, batch)
     model = reference_model(tmp_path)
     reference_loss(model, batch, make_recipe(tmp_path)).backward()
     wanted = {name: p.grad for name, p in model.named_parameters()}
@@ -99,7 +82,7 @@ def test_the_gradient_is_that_of_transformers_where_products_are_added_to_megatr
 def test_the_gradient_of_turns_with_their_own_advantages_is_that_of_transformers(folder: Path):
     batch = with_turns(random_batch(1, temperature=0.8))
     assert sum(bool(sequence.turn_advantages) for sequence in batch.sequences) > 4
-    _, got = gradients(make_learner(folder), batch)
+    _, got = gradient_of(make_learner(folder), batch)
     model, cap = reference_model(folder), make_recipe(folder).algorithm.importance_weight.cap
     total, num_tokens = torch.zeros(()), 0
     for sequence in batch.sequences:
@@ -127,8 +110,7 @@ def test_turns_of_one_advantage_are_a_response_of_it_to_the_last_digit(folder: P
         for learner, sequences in zip(learners, (equal, plain), strict=True)
     ]
     assert repr(metrics[0]) == repr(metrics[1])
-    left, right = (copy_weights(learner.model) for learner in learners)
-    assert all(torch.equal(left[name], right[name]) for name in left)
+    assert is_same(*(copy_weights(learner.model) for learner in learners))
 
 
 class Masked(torch.nn.Module):
@@ -162,7 +144,7 @@ def test_tokens_that_are_never_sampled_are_no_part_of_loss_gradient_and_referenc
         (found,) = learner.passes.logprobs(chunks, [micro], 0.8)
         assert sorted(found.tolist()) == pytest.approx(sorted(wanted.tolist()), abs=1e-5)
     plain = make_learner(folder)
-    _, got = gradients(plain, batch)
+    _, got = gradient_of(plain, batch)
     reference_loss(model, batch, make_recipe(folder)).backward()
     assert worst_difference(got, {n: p.grad for n, p in model.model.named_parameters()}) < 1e-5
     if not is_tied:
@@ -217,7 +199,7 @@ def test_policy_terms_are_over_the_kept_tokens_and_kl_and_entropy_over_all(folde
         total = total + (-weight * sequence.advantage * current + 0.3 * kl - 0.2 * entropy).sum()
         num_tokens += len(current)
     (total / num_tokens).backward()
-    metrics, got = gradients(learner, batch)
+    metrics, got = gradient_of(learner, batch)
     assert metrics["loss"] == pytest.approx((total / num_tokens).item(), abs=1e-5)
     assert worst_difference(got, {n: p.grad for n, p in model.named_parameters()}) < 1e-4
 
@@ -270,8 +252,8 @@ def test_splitting_into_micro_batches_changes_nothing(
         for budget in (8192, 30)
     )
     assert len(rank_micro_batches(batch, budget_tokens=30, rank=0, num_ranks=1)) > 4
-    metrics, wanted = gradients(whole, batch)
-    split_metrics, got = gradients(split, batch)
+    metrics, wanted = gradient_of(whole, batch)
+    split_metrics, got = gradient_of(split, batch)
     assert worst_difference(got, wanted) < 1e-5
     # Only the number of packed tokens may differ: a bundle cut in two repeats its prompt.
     for name in metrics.keys() - {"num_packed_tokens"}:
@@ -365,8 +347,8 @@ def test_a_log_prob_that_is_no_number_takes_its_token_out_and_is_counted(folder:
     size = len(first.response_tokens)
     broken[0] = dataclasses.replace(first, behavior_logprobs=[math.nan, -math.inf] * size)
     broken[0] = dataclasses.replace(broken[0], behavior_logprobs=broken[0].behavior_logprobs[:size])
-    metrics, got = gradients(make_learner(folder), Batch(3, 1.0, broken))
-    rest, wanted = gradients(make_learner(folder), Batch(3, 1.0, batch.sequences[1:]))
+    metrics, got = gradient_of(make_learner(folder), Batch(3, 1.0, broken))
+    rest, wanted = gradient_of(make_learner(folder), Batch(3, 1.0, batch.sequences[1:]))
     assert worst_difference(got, wanted) < 1e-5
     assert metrics["nonfinite_tokens"] == size
     assert (metrics["loss"], metrics["num_tokens"]) == pytest.approx((rest["loss"], rest["num_tokens"]))
@@ -381,7 +363,7 @@ def test_a_batch_without_any_usable_token_moves_no_weight(folder: Path):
     before = copy_weights(learner.model)
     metrics = learner.step(Batch(3, 1.0, broken))
     assert (metrics["num_tokens"], metrics["grad_norm"], metrics["loss"]) == (0.0, 0.0, 0.0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+    assert is_same(copy_weights(learner.model), before)
 
 
 def test_a_gradient_that_is_not_finite_stops_the_run(folder: Path):
@@ -398,7 +380,7 @@ def test_a_denominator_beyond_int32_divides_the_gradient(folder: Path):
     learners = [make_learner(folder, algorithm={"reduction": "dr_grpo_constant"}) for _ in range(2)]
     for learner, tokens in zip(learners, (longest, 1), strict=True):
         learner.objective = Objective(learner.objective.algorithm, max_new_tokens=tokens)
-    (metrics, got), (small, wanted) = (gradients(learner, batch) for learner in learners)
+    (metrics, got), (small, wanted) = (gradient_of(learner, batch) for learner in learners)
     assert longest * len(batch.sequences) > 2**31
     assert worst_difference({name: tensor * longest for name, tensor in got.items()}, wanted) < 1e-5
     assert metrics["loss"] * longest == pytest.approx(small["loss"], rel=1e-5)
@@ -430,14 +412,13 @@ def test_a_step_that_no_token_survives_takes_no_optimizer_step(folder: Path):
     metrics = learner.step(without_tokens(batch, sequences=len(batch.sequences)))
     assert (metrics["surviving_tokens"], metrics["left_out_share"]) == (0.0, 1.0)
     assert (metrics["optimizer_steps"], metrics["grad_norm"], metrics["learning_rate"]) == (0.0, 0.0, 0.0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+    assert is_same(copy_weights(learner.model), before)
     # What comes next is as if that step had not been: momentum stood still, too. The learning rate is a
     # function of the step's number alone.
     other = stateful_learner(folder)
     after, wanted = learner.step(random_batch(5)), other.step(random_batch(5))
     assert after["learning_rate"] == wanted["learning_rate"] == pytest.approx(0.75e-3)
-    same = copy_weights(other.model)
-    assert all(torch.equal(tensor, same[name]) for name, tensor in copy_weights(learner.model).items())
+    assert is_same(copy_weights(learner.model), copy_weights(other.model))
 
 
 def test_a_mini_batch_that_no_token_survives_takes_no_optimizer_step(folder: Path):
@@ -462,7 +443,7 @@ def test_rejected_tokens_count_as_left_out(folder: Path):
     metrics = learner.step(dataclasses.replace(batch, sequences=far))
     assert metrics["num_tokens"] > 0
     assert (metrics["masked_share"], metrics["left_out_share"], metrics["optimizer_steps"]) == (1.0, 1.0, 0.0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+    assert is_same(copy_weights(learner.model), before)
 
 
 OWN = """
@@ -554,7 +535,7 @@ def test_mismatch_and_staleness_are_told_apart(folder: Path):
         sequences.append(
             dataclasses.replace(sequence, behavior_logprobs=torch.where(stale, exact + 0.3, exact).tolist())
         )
-    metrics, _ = gradients(make_learner(folder), Batch(5, 1.0, sequences))
+    metrics, _ = gradient_of(make_learner(folder), Batch(5, 1.0, sequences))
     lags = [5 - version for sequence in sequences for version in sequence.token_versions]
     # Differences of rounding, about 1e-6: k3 is half their square, and never negative.
     assert 0.0 <= metrics["mismatch_kl"] < 1e-10
@@ -586,7 +567,7 @@ def test_tokens_over_an_old_cache_are_told_apart_from_the_mismatch(folder: Path)
                 behavior_logprobs=torch.where(continued, exact - 0.2, exact).tolist(),
             )
         )
-    metrics, _ = gradients(make_learner(folder), Batch(5, 1.0, sequences))
+    metrics, _ = gradient_of(make_learner(folder), Batch(5, 1.0, sequences))
     share = sum(sum(s.are_continued) for s in sequences) / sum(len(s.are_continued) for s in sequences)
     assert metrics["continued_share"] == pytest.approx(share)
     # r = e^0.2: k3 = e^0.2 - 1 - 0.2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fakes.learners import copy_weights, make_learner
+from fakes.learners import copy_weights, gradient_of, is_same, make_learner, worst_difference
 from fakes.models import random_batch, reference_logprobs, reference_model
 from fakes.sequences import with_observed
 from torch import Tensor
@@ -16,7 +16,6 @@ from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence, root_id
-from asyncrl.trainer.network.convert import export_weights
 from asyncrl.trainer.network.output_kernels import token_logprobs
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.parts.reference import Reference
@@ -83,15 +82,8 @@ each_combination = pytest.mark.parametrize(
 
 
 def gradients(learner: Learner, batch: Batch) -> tuple[dict[str, float], dict[str, Tensor]]:
-    """Metrics and gradient, under Hugging Face names; the policy has moved since the proximal one."""
-    budget = learner.section.tokens_per_micro_batch
-    told, columns = learner.objective.told(batch), learner.columns()
-    micro_batches = rank_micro_batches(told, budget_tokens=budget, rank=0, num_ranks=1, columns=columns)
-    now = learner.passes.logprobs(learner.parallel_chunks, micro_batches, batch.temperature)
-    # By -0.3, 0 or 0.3 per token, whatever the micro-batch it is in.
-    proximals = [p + 0.3 * (m.targets % 3 - 1) for p, m in zip(now, micro_batches, strict=True)]
-    metrics = learner.accumulate(MiniBatch(micro_batches, batch.temperature, proximals=proximals))
-    return metrics, dict(export_weights(learner.model, lambda parameter: parameter.main_grad.clone()))
+    """The policy has moved since the proximal one by -0.3, 0 or 0.3 per token, however they are packed."""
+    return gradient_of(learner, batch, lambda targets: 0.3 * (targets % 3 - 1))
 
 
 def near(batch: Batch, folder: Path, *, noise: float = 0.3) -> Batch:
@@ -104,10 +96,6 @@ def near(batch: Batch, folder: Path, *, noise: float = 0.3) -> Batch:
         behavior = exact + noise * torch.randn(len(exact), generator=generator)
         sequences.append(dataclasses.replace(sequence, behavior_logprobs=behavior.tolist()))
     return dataclasses.replace(batch, sequences=sequences)
-
-
-def worst_difference(got: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
-    return max(((got[name] - wanted[name]).abs().max() / wanted[name].abs().max()).item() for name in wanted)
 
 
 @each_combination
@@ -646,7 +634,7 @@ def test_a_step_of_responses_that_were_all_cut_off_moves_no_weight(folder: Path)
     cut_off = [dataclasses.replace(s, finish="length") for s in batch.sequences]
     metrics = learner.step(dataclasses.replace(batch, sequences=cut_off))
     assert (metrics["num_tokens"], metrics["masked_cut_off_share"]) == (0.0, 1.0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+    assert is_same(copy_weights(learner.model), before)
 
 
 def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):
@@ -654,7 +642,7 @@ def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):
     before = copy_weights(learner.model)
     metrics = learner.step(Batch(0, 1.0, [ScoredSequence("a", [1, 2], [], [], [], [], 1.0, 1.0)]))
     assert (metrics["num_tokens"], metrics["grad_norm"]) == (0.0, 0.0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in copy_weights(learner.model).items())
+    assert is_same(copy_weights(learner.model), before)
 
 
 ORIGINS = """
@@ -703,8 +691,7 @@ def test_a_surrogate_of_ones_own_trains_like_the_built_in_that_it_copies(folder:
     built_in = make_learner(folder, algorithm={"surrogate": "reinforce"})
     for learner in (own, built_in):
         learner.step(random_batch(0))
-    wanted = copy_weights(built_in.model)
-    assert all(torch.equal(tensor, wanted[name]) for name, tensor in copy_weights(own.model).items())
+    assert is_same(copy_weights(own.model), copy_weights(built_in.model))
 
 
 def test_an_interpolated_policy_costs_no_pass_and_clips_stale_tokens_alone(
