@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from fakes.models import random_batch, write_model
-from families.plain import LLAMA
+from families.models import LLAMA
 from torch import Tensor
 
 from asyncrl.model.folder import check_model_folder
