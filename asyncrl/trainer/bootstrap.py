@@ -55,7 +55,8 @@ def run_rank(work: Callable[[], int], *, has_launcher: bool = True) -> int:
 
     InputError, Diverged, DiskError and a lost rank become one sentence on standard error and an exit code
     each: a traceback would not say what to do. After that of Diverged and DiskError comes the line for the
-    launcher (`wire.ending`), where a launcher reads. Any other exception is a fault of ours and propagates.
+    launcher (`wire.messages.ending_line`), where a launcher reads. Any other exception is a fault of ours and
+    propagates.
     """
     die_with_parent(os.getppid())
     try:

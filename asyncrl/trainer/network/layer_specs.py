@@ -288,7 +288,7 @@ def usual_rotation(shape: ModelShape) -> Rotation:
 
 
 def build_rotary(shape: ModelShape, config: TransformerConfig, is_bitwise: bool) -> torch.nn.Module:
-    """What computes angles once per micro-batch, of the kind that the layers rotate by."""
+    """The module that computes angles once per micro-batch, of the kind that the layers rotate by."""
     if shape.has_layer_kinds():
         assert not is_bitwise, f"{shape.architecture} with model.bitwise_agreement"
         return LayerRotary(shape)

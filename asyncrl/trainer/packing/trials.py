@@ -9,7 +9,7 @@ from torch import Tensor
 def find_fault(
     compute: Callable[[], Sequence[Tensor]], expected: Mapping[str, Tensor], tolerance: float
 ) -> str | None:
-    """What is wrong with what `compute` gives, which should be `expected`, by name; None where nothing is.
+    """The fault of what `compute` gives, which should be `expected`, by name; None where there is none.
 
     `tolerance` is that of the norm of a difference, relative.
     """

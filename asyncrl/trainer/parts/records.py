@@ -1,4 +1,4 @@
-"""What parts send with the next take: measurements of the tokens of a few groups, and spikes of the gradient.
+"""Records that go with the next take: measurements of the tokens of a few groups, and spikes of the gradient.
 
 Of tokens these are importance log-ratio, entropy and advantage. The loss computes all three anyway: the
 record keeps references to its tensors and copies what is asked for once, after the step. Changes no number of

@@ -1,4 +1,5 @@
-"""What servers say with tokens: the kept sets that log-probs are over, and the routes that routers replay.
+"""Columns that servers say with tokens: kept sets, which log-probs are over, and routes, which routers
+replay.
 
 Under routing replay the routers of a policy choose the experts that they are told, and compute the gates.
 What a pack tells (`PackedSequences.columns`) reaches each layer with its own arguments, in the passes that

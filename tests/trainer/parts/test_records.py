@@ -1,4 +1,4 @@
-"""What a step sends with the next take: measurements of tokens, spikes of the gradient."""
+"""Records that go with the next take: measurements of tokens, spikes of the gradient."""
 
 import dataclasses
 import math
