@@ -1,4 +1,6 @@
-"""Answers to the trainer: batches on their way when the controller ends, parts at their stages."""
+"""Answers to the trainer: its requests, batches on their way when the controller ends, parts at their stages;
+and the sizes that a run's inputs tell.
+"""
 
 import asyncio
 from pathlib import Path
@@ -8,11 +10,14 @@ from typing import Any
 import pytest
 from fakes.controllers import controller_on, make_recipe
 from fakes.engine import FakeEngine
+from fakes.recipes import make_recipe as recipe_of
 from fakes.records import finish, make_queue, make_task, reopen
 from fakes.trainer import FakeTrainer
 
 from asyncrl.controller.context import RunContext, TrainerSession
+from asyncrl.controller.inputs import Inputs
 from asyncrl.controller.trainer_wire import TakePart, TrainerWire
+from asyncrl.errors import DiskError, QueueError, Superseded
 from asyncrl.loops import RunPhase, Waits
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.wire.messages import TakeRequest
@@ -102,3 +107,78 @@ async def test_parts_act_at_the_stages_of_a_take_in_the_listed_order(
     stages += ["withholds", "given", "complete"]
     assert acted[: 2 * len(stages)] == [f"{name} {stage}" for stage in stages for name in ("first", "second")]
     assert acted[-2:] == ["first close", "second close"] and "first committed" in acted
+
+
+@pytest.fixture
+async def state() -> RunPhase:
+    return RunPhase(Waits())
+
+
+@pytest.fixture
+async def session(state: RunPhase) -> TrainerSession:
+    return TrainerSession(Waits(), state)
+
+
+async def test_a_take_gives_up_the_one_before_it_and_names_its_step_from_one_on(
+    session: TrainerSession,
+) -> None:
+    # Equal requests, of two trainers.
+    first, second = TakeRequest(4), TakeRequest(4)
+    session.begin(first)
+    session.check_is_newest(first)
+    session.begin(second)
+    with pytest.raises(Superseded, match="The take of step 5 was given up: another one came after it"):
+        session.check_is_newest(first)
+    session.check_is_newest(second)
+
+
+async def test_a_request_is_counted_once_it_comes_and_waits_until_it_is_answered_or_late(
+    session: TrainerSession,
+) -> None:
+    seen: list[int] = []
+
+    async def work() -> str:
+        seen.append(session.num_waiting)
+        return "batch"
+
+    assert await session.answer(work(), 10.0) == "batch"
+    assert await session.answer(asyncio.Event().wait(), 0.001) is None
+    assert (seen, session.num_waiting, session.num_asked) == ([1], 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "ends_run"), [(QueueError("q"), False), (Superseded("s"), False), (DiskError("d"), True)]
+)
+async def test_a_fault_ends_the_run_and_a_refusal_is_the_trainers_own_matter(
+    session: TrainerSession, state: RunPhase, error: Exception, ends_run: bool
+) -> None:
+    async def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        await session.answer(fail(), 10.0)
+    assert session.num_waiting == 0
+    failed = asyncio.create_task(state.raise_failure())
+    await asyncio.sleep(0)
+    assert failed.done() == ends_run
+    if ends_run:
+        assert failed.exception() is error
+    failed.cancel()
+
+
+@pytest.mark.parametrize(
+    ("turns", "context_tokens", "expected"),
+    [
+        ({}, 10_000, 3 + 100),
+        ({"environment": "game", "max_turns": 4, "max_observed_tokens": 50}, 10_000, 3 + 100 + 3 * 50),
+        ({"tools": ["calculator"], "max_turns": 4, "max_observed_tokens": 50}, 10_000, 3 + 100 + 3 * 50),
+        ({"environment": "game", "max_turns": 4, "max_observed_tokens": 50}, 200, 200),
+    ],
+)
+def test_the_longest_trajectory_holds_what_is_observed(
+    tmp_path: Path, turns: dict[str, Any], context_tokens: int, expected: int
+) -> None:
+    recipe = recipe_of(tmp_path, rollout={"max_new_tokens": 100}, turns=turns)
+    parts: Any = None
+    inputs = Inputs(recipe, [make_task()], [], parts, parts, context_tokens)
+    assert inputs.longest_trajectory() == expected

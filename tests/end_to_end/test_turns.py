@@ -18,6 +18,19 @@ TEMPLATE = "{% for m in messages %}{{ m.content }}={% endfor %}"
 """Whose characters the tiny model's tokenizer knows."""
 
 
+def play_through_a_kill(run: WholeRun) -> None:
+    """The run is killed after step 3 and resumed: its books balance, and step 5 is reproduced."""
+    run.start().wait_for_step(3)
+    run.kill()
+    assert run.finish() == -9
+    assert run.start().finish() == 0, run.output()
+    assert len({row["step"] for row in run.steps()}) == NUM_STEPS
+    check_books(run)
+    command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(run.run_folder), "5"]
+    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert "step 5 is identical to the last digit" in again.stdout, again.stdout + again.stderr
+
+
 @pytest.mark.slow
 def test_a_run_that_is_killed_between_turns_continues_each_conversation(tmp_path: Path) -> None:
     run = WholeRun(
@@ -28,12 +41,7 @@ def test_a_run_that_is_killed_between_turns_continues_each_conversation(tmp_path
     )
     (tmp_path / "turns_game.py").write_text((Path(__file__).parent / "turns_game.py").read_text())
     (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATE)
-    run.start().wait_for_step(3)
-    run.kill()
-    assert run.finish() == -9
-    assert run.start().finish() == 0, run.output()
-    assert len({row["step"] for row in run.steps()}) == NUM_STEPS
-    check_books(run)
+    play_through_a_kill(run)
     ended = run.query(
         "SELECT trajectory_id, outcome, detail FROM trajectories JOIN groups USING (group_id) "
         "WHERE state = 'trained'"
@@ -53,9 +61,6 @@ def test_a_run_that_is_killed_between_turns_continues_each_conversation(tmp_path
         "SELECT max(n) FROM (SELECT sum(length(tokens) / 4) AS n FROM segments GROUP BY trajectory_id)"
     )
     assert longest <= 12
-    command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(run.run_folder), "5"]
-    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert "step 5 is identical to the last digit" in again.stdout, again.stdout + again.stderr
 
 
 DUET = """
@@ -82,12 +87,7 @@ def test_a_run_that_is_killed_between_two_roles_and_an_opponent_trains_each_by_i
     )
     (tmp_path / "duet.py").write_text(DUET)
     (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATE)
-    run.start().wait_for_step(3)
-    run.kill()
-    assert run.finish() == -9
-    assert run.start().finish() == 0, run.output()
-    assert len({row["step"] for row in run.steps()}) == NUM_STEPS
-    check_books(run)
+    play_through_a_kill(run)
     lines = run.query(
         "SELECT group_id, role, t.advantage, v.reward FROM trajectories t JOIN groups USING (group_id) "
         "JOIN branch_verdicts v USING (trajectory_id) WHERE state = 'trained'"
@@ -108,9 +108,6 @@ def test_a_run_that_is_killed_between_two_roles_and_an_opponent_trains_each_by_i
     )
     last = run.steps()[-1]
     assert {"score_mean_by_part_proposer", "score_mean_by_part_checker"} <= last.keys()
-    command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(run.run_folder), "5"]
-    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert "step 5 is identical to the last digit" in again.stdout, again.stdout + again.stderr
 
 
 @pytest.mark.slow
@@ -127,12 +124,7 @@ def test_a_run_that_is_killed_between_summaries_trains_them_and_is_reproduced(tm
     )
     (tmp_path / "turns_game.py").write_text((Path(__file__).parent / "turns_game.py").read_text())
     (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATE)
-    run.start().wait_for_step(3)
-    run.kill()
-    assert run.finish() == -9
-    assert run.start().finish() == 0, run.output()
-    assert len({row["step"] for row in run.steps()}) == NUM_STEPS
-    check_books(run)
+    play_through_a_kill(run)
     ended = run.query(
         "SELECT outcome, detail FROM trajectories JOIN groups USING (group_id) "
         "WHERE state = 'trained' AND branch_of IS NULL"
@@ -145,6 +137,3 @@ def test_a_run_that_is_killed_between_summaries_trains_them_and_is_reproduced(tm
     ((num_branches,),) = run.query("SELECT count(*) FROM trajectories WHERE branch_of IS NOT NULL")
     assert num_asked >= num_branches > NUM_STEPS * 16
     assert run.steps()[-1]["summaries_mean"] > 1 and run.steps()[-1]["summary_tokens_mean"] <= 3
-    command = [sys.executable, "-m", "asyncrl.commands.main", "reproduce", str(run.run_folder), "5"]
-    again = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert "step 5 is identical to the last digit" in again.stdout, again.stdout + again.stderr
