@@ -24,7 +24,7 @@ from asyncrl.observe.terminal.stage import LateStage
 from asyncrl.recipe import Evaluation, HeldOutSet, Recipe, Rollout, Source
 from asyncrl.recipe import Prompt as PromptSection
 from asyncrl.records import PolicyVersion, SamplingParams, Task, VerifierSpec
-from asyncrl.tasks.heldout import first_tasks
+from asyncrl.tasks.source_choice import first_tasks
 from asyncrl.tasks.task_list import TaskMaker, template_of, title_of, use_of
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.conversation import Conversations

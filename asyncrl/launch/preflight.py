@@ -38,9 +38,9 @@ from asyncrl.rollout.agents.kit import check_agent
 from asyncrl.run.folder import RunFolder, data_digests
 from asyncrl.tasks.demonstrations import heldout_demonstrations, train_demonstrations
 from asyncrl.tasks.digests import tokenizer_digest
-from asyncrl.tasks.heldout import read_heldout_tasks
 from asyncrl.tasks.order import TaskTable
 from asyncrl.tasks.recorded import read_recorded_tasks
+from asyncrl.tasks.source_choice import read_heldout_tasks
 from asyncrl.tasks.task_list import read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache
 from asyncrl.turns.kit import TurnKit, answered_example, read_kit

@@ -74,6 +74,7 @@ PREFIX = "/files"
 MODEL = "model"
 """The base model's folder."""
 TERMS = "terms"
+"""Files that the recipe's section `algorithm` names, by their numbers."""
 _OF_RUN = re.compile(rf"({PUBLICATIONS}|{EVALUATION})/v\d+(\.(changed|delta))?|{CHECKPOINTS}(/step-\d+)?")
 """Folders in a run folder."""
 _PATH = re.compile(rf"(?P<folder>{MODEL}|{_OF_RUN.pattern})/(?P<name>.+)")
@@ -169,24 +170,10 @@ def folder_url(service_url: str, folder: Path, run_folder: Path) -> str:
     return f"{service_url}{PREFIX}/{name}"
 
 
-def checkpoints_url(service_url: str) -> str:
-    """Where all checkpoints of a run are fetched from."""
-    return f"{service_url}{PREFIX}/{CHECKPOINTS}"
-
-
-def term_url(service_url: str, number: int) -> str:
-    """Where the file of a loss term is fetched from."""
-    return f"{service_url}{PREFIX}/{TERMS}/{number}"
-
-
-def model_url(service_url: str) -> str:
-    """Where the base model is fetched from."""
-    return f"{service_url}{PREFIX}/{MODEL}"
-
-
-def recipe_url(service_url: str) -> str:
-    """Where the run's resolved recipe is fetched from."""
-    return f"{service_url}{PREFIX}/{RECIPE}"
+def url_of(service_url: str, name: str) -> str:
+    """Where a part of a run is fetched from: the folder CHECKPOINTS or MODEL, the file RECIPE, or
+    TERMS/<number> for the file of a loss term."""
+    return f"{service_url}{PREFIX}/{name}"
 
 
 def is_url(place: str) -> bool:

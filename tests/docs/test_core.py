@@ -28,7 +28,7 @@ FEATURES = (
         "rollout.teacher",
         "rollout.turn_player",
     ),
-    *("tasks.heldout", "tasks.pass_rates", "tasks.recorded", "tasks.selection"),
+    *("tasks.pass_rates", "tasks.recorded", "tasks.selection"),
     "tasks.source_choice",
     *("serving.delta", "trainer.publishing.encodings", "trainer.publishing.from_memory"),
     *("trainer.network.adapted_layers", "trainer.network.adapters", "trainer.packing.terms"),

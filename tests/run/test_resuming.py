@@ -1,5 +1,5 @@
 """What is left of a run: readable, or refused in one sentence before anything starts, also for a
-reproduction; and which checkpoints stay (what a complete one is: tests/trainer/checkpoints/test_checkpoint.py).
+reproduction; and which checkpoints stay. What a complete one is: tests/trainer/checkpoints/test_checkpoint.py.
 """
 
 import json

@@ -19,7 +19,7 @@ from asyncrl.records import Task
 from asyncrl.tasks import digests as naming
 from asyncrl.tasks import packed_rows as packed
 from asyncrl.tasks import task_list as reading
-from asyncrl.tasks.heldout import read_heldout_tasks
+from asyncrl.tasks.source_choice import read_heldout_tasks
 from asyncrl.tasks.task_list import TaskMaker, TaskSet, read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache
 

@@ -13,7 +13,7 @@ from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Recipe
 from asyncrl.records import Task, VerifierSpec
-from asyncrl.tasks.heldout import read_heldout_tasks
+from asyncrl.tasks.source_choice import read_heldout_tasks
 from asyncrl.tasks.task_list import TaskSet, read_train_tasks
 from asyncrl.tasks.verifier_cache import VerifierCache
 from verifiers.own import Gold

@@ -17,7 +17,7 @@ from asyncrl.system.files import sha256_of
 from asyncrl.wire import fetch
 from asyncrl.wire.access import Keys
 from asyncrl.wire.fetch import FetchFailed, fetch_folder
-from asyncrl.wire.file_service import LISTING, FileRoutes, ListedFile, Listing, folder_url, model_url
+from asyncrl.wire.file_service import LISTING, MODEL, FileRoutes, ListedFile, Listing, folder_url, url_of
 
 TOKEN = "the-token-of-the-run"
 WEIGHTS = bytes(range(256)) * 40_000
@@ -100,7 +100,7 @@ async def test_a_publication_and_the_base_model_arrive_as_they_are(run: Path, tm
     publication = run / "publications" / "v7"
     async with serving(run) as url:
         here = await get(folder_url(url, publication, run), tmp_path / "a" / "v7")
-        model = await get(model_url(url), tmp_path / "b")
+        model = await get(url_of(url, MODEL), tmp_path / "b")
     assert sorted(path.name for path in here.iterdir()) == ["config.json", "model.safetensors"]
     assert (here / "model.safetensors").read_bytes() == WEIGHTS
     assert (model / "templates" / "a b.jinja").read_text() == "tokens"
@@ -160,7 +160,7 @@ async def test_a_wrong_digest_is_refused_and_its_bytes_are_deleted(run: Path, tm
 async def test_without_the_token_nothing_is_handed_out(run: Path, tmp_path: Path, token: str) -> None:
     async with serving(run) as url:
         with pytest.raises(FetchFailed, match="answered 401: this needs the run's token"):
-            await get(model_url(url), tmp_path / "m", token)
+            await get(url_of(url, MODEL), tmp_path / "m", token)
 
 
 async def test_the_users_own_servers_fetch_with_their_own_key(run: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from asyncrl.system.paths import search_path
 from asyncrl.system.places import CHECKPOINTS, RECIPE, cache_folder
 from asyncrl.wire.access import Keys
 from asyncrl.wire.fetch import fetch_alone, fetch_file
-from asyncrl.wire.file_service import LISTING, checkpoints_url, model_url, recipe_url, term_url
+from asyncrl.wire.file_service import LISTING
 from sandbox.kernel import die_with_parent
 
 
@@ -277,7 +277,7 @@ def forwarded(names: Sequence[str | None]) -> dict[str, str]:
 
 def fetch_model(controller: str, *, token: str) -> Path:
     """The base model of the run at `controller`. Raises FetchFailed."""
-    url = model_url(controller)
+    url = url_of(controller, MODEL)
     # Named by what is in it: another run may have another model.
     name = hashlib.sha256(fetch_file(f"{url}/{LISTING}", token=token)).hexdigest()[:16]
     return fetch_alone(url, cache_folder("models") / name, token=token)
@@ -285,7 +285,7 @@ def fetch_model(controller: str, *, token: str) -> Path:
 
 def fetch_recipe(controller: str, *, token: str) -> dict[str, Any]:
     """The resolved recipe of the run at `controller`, with the controller's paths. Raises FetchFailed."""
-    raw: dict[str, Any] = read_yaml(fetch_file(recipe_url(controller), token=token).decode())
+    raw: dict[str, Any] = read_yaml(fetch_file(url_of(controller, RECIPE), token=token).decode())
     return raw
 
 
@@ -302,9 +302,9 @@ def fetch_run(controller: str, name: str, *, token: str) -> Path:
     for number, file in enumerate(object_files(raw["algorithm"])):
         terms[file] = folder / "terms" / str(number) / Path(file).name
         terms[file].parent.mkdir(parents=True, exist_ok=True)
-        terms[file].write_bytes(fetch_file(term_url(controller, number), token=token))
+        terms[file].write_bytes(fetch_file(url_of(controller, f"{TERMS}/{number}"), token=token))
     raw["algorithm"] = with_changed_files(raw["algorithm"], lambda file: str(terms[file]))
-    fetch_alone(checkpoints_url(controller), folder / CHECKPOINTS, token=token)
+    fetch_alone(url_of(controller, CHECKPOINTS), folder / CHECKPOINTS, token=token)
     (folder / RECIPE).write_text(write_yaml(raw), encoding="utf-8")
     return folder
 
