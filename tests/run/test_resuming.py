@@ -1,5 +1,6 @@
 """What is left of a run: readable, or refused in one sentence before anything starts, also for a
-reproduction; and which checkpoints stay. What a complete one is: tests/trainer/checkpoints/test_checkpoint.py.
+reproduction; and which checkpoints stay (tests/trainer/checkpoints/test_checkpoint.py says what a complete
+one is).
 """
 
 import json

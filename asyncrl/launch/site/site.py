@@ -30,7 +30,7 @@ from asyncrl.system.paths import search_path
 from asyncrl.system.places import CHECKPOINTS, RECIPE, cache_folder
 from asyncrl.wire.access import Keys
 from asyncrl.wire.fetch import fetch_alone, fetch_file
-from asyncrl.wire.file_service import LISTING
+from asyncrl.wire.file_service import LISTING, MODEL, TERMS, url_of
 from sandbox.kernel import die_with_parent
 
 
