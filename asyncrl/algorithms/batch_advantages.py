@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from asyncrl.algorithms.advantages import STD_EPSILON, is_flat
-from asyncrl.recipe.algorithm import Algorithm
-from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES
+from asyncrl.recipe.algorithm_terms import WHITENED_ADVANTAGES
+from asyncrl.recipe.sections.algorithm import Algorithm
 from asyncrl.records import Batch, Finish, PolicyVersion, ScoredSequence, root_id
 
 

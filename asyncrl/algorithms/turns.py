@@ -30,7 +30,7 @@ from asyncrl.algorithms.advantages import (
     group_advantages,
     with_equal_rewards,
 )
-from asyncrl.recipe.algorithm import Algorithm
+from asyncrl.recipe.sections.algorithm import Algorithm
 from asyncrl.records import Credits, TurnAdvantages
 from verifiers.verdict import weighted_sum
 

@@ -3,7 +3,6 @@
 The classes are imported from here; file.py reads and writes recipes, keys.py lists their keys.
 """
 
-from asyncrl.recipe.algorithm import Algorithm as Algorithm
 from asyncrl.recipe.algorithm_terms import AsymRe as AsymRe
 from asyncrl.recipe.algorithm_terms import Gdpo as Gdpo
 from asyncrl.recipe.algorithm_terms import PassAtK as PassAtK
@@ -15,6 +14,7 @@ from asyncrl.recipe.algorithm_terms import WReinforce as WReinforce
 from asyncrl.recipe.recipe import Recipe as Recipe
 from asyncrl.recipe.sections.alarms import Alarms as Alarms
 from asyncrl.recipe.sections.alarms import Tracker as Tracker
+from asyncrl.recipe.sections.algorithm import Algorithm as Algorithm
 from asyncrl.recipe.sections.data import Data as Data
 from asyncrl.recipe.sections.data import Prepare as Prepare
 from asyncrl.recipe.sections.data import Prompt as Prompt

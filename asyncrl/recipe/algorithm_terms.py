@@ -1,6 +1,7 @@
 """The terms that the section `algorithm` chooses from, with their numbers. Their formulas stand in
 `asyncrl.algorithms`, which imports torch; `asyncrl algorithms` prints them."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -277,3 +278,21 @@ class Overlong(Group):
     """Tokens before the limit within which the reward falls (0: off)."""
     penalty: PositiveFloat = 1.0
     """Reward lost at the limit."""
+
+
+RAW_ADVANTAGES = ("reinforce_pp", "batch_mean", "w_reinforce", "gae")
+"""Advantages without a group baseline: the whole batch, a constant or the critic is theirs, so that every
+group has a gradient."""
+WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline", "gdpo")
+BATCH_ADVANTAGES = (*WHITENED_ADVANTAGES, "batch_mean", "gae")
+"""Advantages that are not of one group's rewards alone: the batch or the critic moves them."""
+SCALED_ADVANTAGES = ("grpo", "pass_at_k_training", "max_rl", *WHITENED_ADVANTAGES, "gae")
+"""Advantages with a scale of their own, of the group or the batch."""
+TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline")
+"""Advantages that a turn can have by itself: linear in rewards, with one scale for a group or a batch."""
+CLIP_RANGES: dict[str, tuple[float | None, float]] = {
+    "ppo_clip": (0.2, 0.28),
+    "cispo": (None, 0.2),
+    "gmpo": (round(1 - math.exp(-0.4), 4), round(math.exp(0.4) - 1, 4)),
+}
+"""(clip_low, clip_high) of a surrogate's paper, for ppo_clip of DAPO's, where they are not (0.2, 0.2)."""

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from asyncrl.recipe.presets import PRESETS
 from asyncrl.recipe.recipe import UNREAD_ALLOWED, Recipe
-from asyncrl.recipe.sections.algorithm import AlgorithmKeys
 from asyncrl.recipe.terms import (
     Term,
     inner_kind,
@@ -170,11 +169,12 @@ def _put(raw: dict[str, Any], path: list[str], value: Any) -> bool:
     """Whether the number at `path` belongs to what `raw` chooses: then it states it."""
     section, key, *inner, number = path
     stated = raw[section].get(key)
-    field = _section_class(section).model_fields[key]
+    section_class: Any = Recipe.model_fields[section].annotation
+    field = section_class.model_fields[key]
     kinds = kinds_in(field.annotation)
     if not kinds:
         raw[section][key] = {
-            **(spread(stated, inner_kind(_section_class(section), key)) or {}),
+            **(spread(stated, inner_kind(section_class, key)) or {}),
             number: value,
         }
         return True
@@ -195,10 +195,6 @@ def _put(raw: dict[str, Any], path: list[str], value: Any) -> bool:
         return False
     raw[section][key] = {**(spread(raw[section].get(key), Term) or {}), number: value}
     return True
-
-
-def _section_class(name: str) -> Any:
-    return AlgorithmKeys if name == "algorithm" else Recipe.model_fields[name].annotation
 
 
 def _without_unread(raw: dict[str, Any]) -> list[str]:

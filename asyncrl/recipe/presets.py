@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import did_you_mean
-from asyncrl.recipe.sections.algorithm import AlgorithmKeys
+from asyncrl.recipe.sections.algorithm import Algorithm
 from asyncrl.recipe.sections.rollout import Rollout
 from asyncrl.recipe.terms import inner_kind, merged, spread
 from asyncrl.recipe.yaml_text import read_yaml, write_in_line
@@ -68,7 +68,7 @@ def with_preset(raw: Any) -> Any:
         elif isinstance(stated, dict):
             completed[section] = {inner: value, **stated}
             if inner in stated and section == "algorithm":
-                kind = inner_kind(AlgorithmKeys, inner)
+                kind = inner_kind(Algorithm, inner)
                 completed[section][inner] = merged(value, spread(stated[inner], kind), kind)
     return completed
 

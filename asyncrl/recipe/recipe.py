@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import ValidationInfo, model_validator
 
-from asyncrl.recipe.algorithm import Algorithm
 from asyncrl.recipe.checks import CHECKS
 from asyncrl.recipe.checks.training import with_lora_rate
 from asyncrl.recipe.presets import with_preset
 from asyncrl.recipe.sections.alarms import Alarms, Trackers, View
+from asyncrl.recipe.sections.algorithm import Algorithm
 from asyncrl.recipe.sections.data import Data, Prepare, Prompt
 from asyncrl.recipe.sections.evaluation import Evaluation
 from asyncrl.recipe.sections.model import Model

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel
 
-from asyncrl.recipe.algorithm import Algorithm
+from asyncrl.recipe.sections.algorithm import Algorithm
 from asyncrl.recipe.sections.data import Data
 from asyncrl.recipe.sections.rollout import Replay, Rollout, Verifying
 from asyncrl.recipe.sections.serving import Placement, Serving

@@ -6,8 +6,8 @@ Numbers of a term stand with it: one of another term is refused where it stands,
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asyncrl.recipe.algorithm_terms import CLIP_RANGES
 from asyncrl.recipe.presets import PRESETS
-from asyncrl.recipe.sections.algorithm import CLIP_RANGES
 from asyncrl.recipe.sections.section import value_at
 from asyncrl.system.words import as_written
 

@@ -30,8 +30,8 @@ from asyncrl.algorithms.advantages import (
     w_reinforce,
 )
 from asyncrl.errors import InputError
-from asyncrl.recipe.algorithm import Algorithm
-from asyncrl.recipe.sections.algorithm import RAW_ADVANTAGES
+from asyncrl.recipe.algorithm_terms import RAW_ADVANTAGES
+from asyncrl.recipe.sections.algorithm import Algorithm
 
 DEFAULT = Algorithm()
 GDPO = Algorithm(advantage="gdpo")

@@ -7,9 +7,8 @@ from fakes.models import random_batch
 
 from asyncrl.algorithms.advantages import ADVANTAGES, STD_EPSILON
 from asyncrl.algorithms.batch_advantages import finish_batch
-from asyncrl.recipe.algorithm import Algorithm
-from asyncrl.recipe.algorithm_terms import Kl
-from asyncrl.recipe.sections.algorithm import WHITENED_ADVANTAGES
+from asyncrl.recipe.algorithm_terms import WHITENED_ADVANTAGES, Kl
+from asyncrl.recipe.sections.algorithm import Algorithm
 from asyncrl.records import Batch, ScoredSequence
 
 BATCH_STD = Algorithm(advantage="dr_grpo", divides_by_batch_std=True)

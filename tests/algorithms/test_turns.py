@@ -19,7 +19,7 @@ from asyncrl.algorithms.turns import (
     turns,
 )
 from asyncrl.recipe import Algorithm
-from asyncrl.recipe.sections.algorithm import TURN_ADVANTAGES
+from asyncrl.recipe.algorithm_terms import TURN_ADVANTAGES
 
 
 def of(name: str, *group: TurnRewards, greedy: TurnRewards | None = None) -> list[list[float]]:

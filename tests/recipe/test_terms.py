@@ -11,9 +11,8 @@ from fakes.recipes import make_recipe
 from asyncrl.algorithms.surrogates import clip_range
 from asyncrl.errors import InputError
 from asyncrl.recipe import Algorithm, Recipe
-from asyncrl.recipe.algorithm_terms import Sapo
+from asyncrl.recipe.algorithm_terms import TURN_ADVANTAGES, Sapo
 from asyncrl.recipe.file import dump_recipe, load_recipe, parse_recipe
-from asyncrl.recipe.sections.algorithm import TURN_ADVANTAGES
 from asyncrl.recipe.terms import agrees, chosen, kinds_in, merged, names_of
 from asyncrl.recipe.unread_keys import USES
 

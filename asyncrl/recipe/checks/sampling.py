@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from asyncrl.recipe.algorithm_terms import PassAtK
-from asyncrl.recipe.sections.algorithm import BATCH_ADVANTAGES
+from asyncrl.recipe.algorithm_terms import BATCH_ADVANTAGES, PassAtK
 from asyncrl.recipe.sections.rollout import Rollout
 
 if TYPE_CHECKING:

@@ -2,9 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from asyncrl.recipe.algorithm_terms import Gae, PassAtK
+from asyncrl.recipe.algorithm_terms import BATCH_ADVANTAGES, Gae, PassAtK
 from asyncrl.recipe.checks.sampling import check_mini_batches
-from asyncrl.recipe.sections.algorithm import BATCH_ADVANTAGES
 from asyncrl.recipe.sections.model import RATE_FACTOR
 from asyncrl.recipe.sections.rollout import Rollout
 from asyncrl.recipe.sections.trainer import Trainer

@@ -1,22 +1,32 @@
-"""The keys of the section `algorithm`: the terms of the loss. `recipe/algorithm.py` checks them together."""
+"""The section `algorithm`: the terms of the loss, checked against each other."""
 
 import math
-from typing import Annotated, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from asyncrl.recipe.algorithm_terms import (
+    CLIP_RANGES,
+    RAW_ADVANTAGES,
+    SCALED_ADVANTAGES,
+    TURN_ADVANTAGES,
+    WHITENED_ADVANTAGES,
     Advantage,
+    ClipCov,
     EntropyBonus,
     EntropyControl,
     Gae,
+    GeometricMean,
     Kl,
     NoControl,
     Overlong,
     PlainAdvantage,
     PpoClip,
     Rejection,
+    SequenceMasked,
     Surrogate,
+    TokenVeto,
     Truncated,
     TrustRegion,
     Weight,
@@ -29,27 +39,10 @@ from asyncrl.recipe.sections.section import (
     PositiveFloat,
     Section,
 )
-from asyncrl.recipe.terms import OwnFunction
-
-RAW_ADVANTAGES = ("reinforce_pp", "batch_mean", "w_reinforce", "gae")
-"""Advantages without a group baseline: the whole batch, a constant or the critic is theirs, so that every
-group has a gradient."""
-WHITENED_ADVANTAGES = ("reinforce_pp", "reinforce_pp_baseline", "gdpo")
-BATCH_ADVANTAGES = (*WHITENED_ADVANTAGES, "batch_mean", "gae")
-"""Advantages that are not of one group's rewards alone: the batch or the critic moves them."""
-SCALED_ADVANTAGES = ("grpo", "pass_at_k_training", "max_rl", *WHITENED_ADVANTAGES, "gae")
-"""Advantages with a scale of their own, of the group or the batch."""
-TURN_ADVANTAGES = ("grpo", "dr_grpo", "rloo", "remax", "reinforce_pp", "reinforce_pp_baseline")
-"""Advantages that a turn can have by itself: linear in rewards, with one scale for a group or a batch."""
-CLIP_RANGES: dict[str, tuple[float | None, float]] = {
-    "ppo_clip": (0.2, 0.28),
-    "cispo": (None, 0.2),
-    "gmpo": (round(1 - math.exp(-0.4), 4), round(math.exp(0.4) - 1, 4)),
-}
-"""(clip_low, clip_high) of a surrogate's paper, for ppo_clip of DAPO's, where they are not (0.2, 0.2)."""
+from asyncrl.recipe.terms import OwnFunction, Term, name_of
 
 
-class AlgorithmKeys(Section):
+class Algorithm(Section):
     """Loss terms; `asyncrl algorithms` prints formula, use and failure of each. Advantage, importance weight,
     rejection, trust region and surrogate may be your own: "package.module:name" or "./file.py:name". Write a
     term as its name, or as a mapping with its name and its numbers: {name: sapo, tau_positive: 1.1}."""
@@ -208,6 +201,20 @@ class AlgorithmKeys(Section):
     might have become right. Nothing then teaches brevity: watch the metric masked_cut_off_share."""
     overlong: Overlong = Overlong()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_clip_range(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict):
+            return raw
+        low, high = CLIP_RANGES.get(str(name_of(raw.get("surrogate")) or "ppo_clip"), (0.2, 0.2))
+        return {"clip_low": low, "clip_high": high, **raw}
+
+    @model_validator(mode="after")
+    def _check(self) -> "Algorithm":
+        for check in _CHECKS:
+            check(self)
+        return self
+
     def needs_greedy(self) -> bool:
         """Whether each group has one more trajectory, greedy and never trained."""
         return self.advantage.name == "remax"
@@ -246,3 +253,153 @@ class AlgorithmKeys(Section):
     def has_own_loss_terms(self) -> bool:
         """Whether an importance weight, rejection, trust region or surrogate is the user's own."""
         return any(key != "advantage" for key, _ in self.own_terms())
+
+
+def _ranges(algorithm: Algorithm) -> Iterator[tuple[str, float, str, float]]:
+    """(key, least, key, most) of the ratios that are kept, with the keys as an override writes them."""
+    yield "mask_low", algorithm.mask_low, "mask_high", algorithm.mask_high
+    terms: list[tuple[str, Term]] = [("importance_weight", algorithm.importance_weight)]
+    for place, term in [*terms, *((f"rejection.{term.name}", term) for term in algorithm.rejection)]:
+        match term:
+            case GeometricMean():
+                yield f"{place}.low", term.low, f"{place}.high", term.high
+            case Truncated():
+                yield f"{place}.floor", term.floor, f"{place}.cap", term.cap
+            case TokenVeto():
+                yield f"{place}.low", term.low, "", math.inf
+            case SequenceMasked():
+                yield "", 0.0, f"{place}.cap", term.cap
+
+
+def _check_ranges(algorithm: Algorithm) -> None:
+    ranges, control = [*_ranges(algorithm)], algorithm.entropy_control
+    if isinstance(control, ClipCov):
+        ranges.append(("entropy_control.low", control.low, "entropy_control.high", control.high))
+    for low, least, high, most in ranges:
+        if low and high and least >= most:
+            raise ValueError(
+                f"algorithm.{low} is {least} but algorithm.{high} is {most}: the range is empty. Lower "
+                f"algorithm.{low} or raise algorithm.{high}."
+            )
+
+
+def _check_behavior(algorithm: Algorithm) -> None:
+    """Clips around the behavior policy."""
+    if algorithm.clip_around == "behavior" and algorithm.importance_weight.name != "none":
+        raise ValueError(
+            f"algorithm.clip_around is behavior and algorithm.importance_weight is "
+            f"{algorithm.importance_weight.name}: the same ratio would count twice. Set "
+            f"algorithm.importance_weight to none, or algorithm.clip_around to proximal."
+        )
+    if algorithm.clip_around == "behavior" and algorithm.surrogate.name == "reinforce":
+        raise ValueError(
+            "algorithm.clip_around is behavior but algorithm.surrogate reinforce has no ratio: nothing "
+            "would correct for the behavior policy. Set algorithm.clip_around to proximal and "
+            "algorithm.importance_weight to truncated, or algorithm.surrogate to cispo."
+        )
+
+
+def _check_proximal(algorithm: Algorithm) -> None:
+    if algorithm.proximal == "forward":
+        return
+    if algorithm.clip_around == "behavior":
+        raise ValueError(
+            "algorithm.proximal is interpolated but algorithm.clip_around is behavior: no ratio is taken "
+            "against a proximal policy. Set algorithm.clip_around to proximal, or remove "
+            "algorithm.proximal."
+        )
+    if algorithm.surrogate.name == "reinforce":
+        raise ValueError(
+            "algorithm.proximal is interpolated but algorithm.surrogate reinforce has no ratio: the part "
+            "of the staleness that importance weights leave to it would go uncorrected. Set "
+            "algorithm.surrogate to ppo_clip or cispo, or remove algorithm.proximal."
+        )
+
+
+def _check_entropy_bonus(algorithm: Algorithm) -> None:
+    bonus = algorithm.entropy_bonus
+    if bonus.target is not None and bonus.coefficient > bonus.max_coefficient:
+        raise ValueError(
+            f"algorithm.entropy_bonus.coefficient is {bonus.coefficient} but under "
+            f"algorithm.entropy_bonus.target it is at most algorithm.entropy_bonus.max_coefficient, "
+            f"{bonus.max_coefficient}. Lower the first or raise the last."
+        )
+
+
+def _check_credit(algorithm: Algorithm) -> None:
+    if algorithm.credit == "outcome" or algorithm.advantage.name in TURN_ADVANTAGES:
+        return
+    if algorithm.needs_critic():
+        raise ValueError(
+            "algorithm.credit is turns but algorithm.advantage is gae, which takes each reward at its "
+            "token already. Remove algorithm.credit."
+        )
+    raise ValueError(
+        f"algorithm.credit is turns but algorithm.advantage {algorithm.advantage.name} is defined "
+        f"for the rewards of whole trajectories alone. Set algorithm.credit to outcome, or "
+        f"algorithm.advantage to one of {', '.join(TURN_ADVANTAGES)}."
+    )
+
+
+def _check_kl(algorithm: Algorithm) -> None:
+    if algorithm.has_kl_reward() and algorithm.kl.estimator in ("k3_plus", "unbiased"):
+        raise ValueError(
+            f"algorithm.kl.estimator is {algorithm.kl.estimator}, which is a gradient, but "
+            f"algorithm.kl.place is reward, which takes a value. Set algorithm.kl.estimator to k1, or "
+            f"algorithm.kl.place to loss."
+        )
+    names = {term.name for term in (*algorithm.rejection, *algorithm.trust_region)}
+    if {"second_moment", "second_moment_clip"} <= names:
+        raise ValueError(
+            "algorithm.rejection has second_moment and algorithm.trust_region has second_moment_clip: "
+            "both are M2PO, and there is one bound. Remove one of them."
+        )
+
+
+def _check_scale(algorithm: Algorithm) -> None:
+    if algorithm.divides_by_batch_std and algorithm.advantage.name in SCALED_ADVANTAGES:
+        raise ValueError(
+            f"algorithm.divides_by_batch_std is true but algorithm.advantage {algorithm.advantage.name} has "
+            f"a scale of its own already. Set algorithm.advantage to one without, such as dr_grpo, or "
+            f"set algorithm.divides_by_batch_std to false."
+        )
+    overlong, cut_off = algorithm.overlong.buffer_tokens, algorithm.cut_off_reward
+    key, value = ("overlong.buffer_tokens", overlong) if overlong else ("cut_off_reward", cut_off)
+    if algorithm.advantage.name == "gdpo" and value is not None:
+        raise ValueError(
+            f"algorithm.{key} is {value}, which changes the reward, but algorithm.advantage gdpo takes the "
+            f"named scores of verdicts. Remove algorithm.{key}, and let a part of the verifier judge the "
+            f"length."
+        )
+    if algorithm.advantage.name == "max_rl" and (overlong or (cut_off or 0) < 0):
+        raise ValueError(
+            f"algorithm.{key} is {value}, which makes rewards negative, but algorithm.advantage max_rl "
+            f"divides by their mean, which must be above 0. Remove algorithm.{key}, or set "
+            f"algorithm.advantage to another one, such as grpo."
+        )
+
+
+def _check_ratio_of_one(algorithm: Algorithm) -> None:
+    """A ratio of 1 is that of every token of the current policy, which a range must not exclude."""
+    for low, least, high, most in _ranges(algorithm):
+        for key, value, is_excluded, side, verb in (
+            (low, least, least > 1, "at most", "Lower"),
+            (high, most, most < 1, "at least", "Raise"),
+        ):
+            if is_excluded:
+                raise ValueError(
+                    f"algorithm.{key} is {value}, which excludes a ratio of 1: that of every token of the "
+                    f"current policy. Expected {side} 1. {verb} algorithm.{key}."
+                )
+
+
+_CHECKS = (
+    _check_ranges,
+    _check_behavior,
+    _check_proximal,
+    _check_entropy_bonus,
+    _check_credit,
+    _check_kl,
+    _check_scale,
+    _check_ratio_of_one,
+)
