@@ -43,7 +43,7 @@ from asyncrl.model.source import model_folder
 from asyncrl.model.weights import num_parameters
 from asyncrl.recipe import Recipe
 from asyncrl.records import Batch, ScoredSequence
-from asyncrl.serving.engine.cpu.packed_weights import PAYS_AFTER, PackedWeight, can_pack
+from asyncrl.serving.engine.cpu.products import PAYS_AFTER, PackedWeight, can_pack
 from asyncrl.trainer.ranks import ranks
 
 NUM_RUNNING = 64

@@ -3,98 +3,64 @@
 Registers hooks and names only, and imports little: the processes that do not use a hook pay for it too.
 """
 
+import atexit
+import gc
+
 CPU_ATTENTION = "asyncrl_cpu"
 
 
 def load() -> None:
-    """A token for each request, one address for the ranks, what config.json implies, weights from a URL,
-    digests of loaded weights, of quantised ones too, whole steps before an update, waits for weights that
-    end, latent attention as transformers has it, version spans, short aborts, clean and prompt ends, shared
-    prompts, no random bias in a reward model's head, tokens that are never sampled, log-probs of input
-    tokens at the temperature, the experts of each token, and the list of these hooks; on a CPU lighter
-    processes, batched attention, packed weights, shorter ways to decode, norm, rotate and sample, gates of
-    shared experts, experts of other ranks, norms of linear attention, latent attention, and sleep too.
-    With ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place of packed weights and of
-    the shorter ways to norm and rotate."""
+    """Registers what each file of hooks/ has, and on a CPU what those of cpu/ have, and its attention. With
+    ASYNCRL_BITWISE_AGREEMENT the kernels that trainers share take the place of packed weights and of the
+    shorter ways to norm and rotate."""
     import torch
 
     from asyncrl.serving.engine.hooks import (
-        aborts,
         access,
-        applied_hooks,
-        completed_config,
-        head_bias,
-        input_logprobs,
-        latent_attention,
-        leftovers,
+        completed_models,
+        endings,
         loaded_weights,
-        one_address,
-        prompt_ends,
+        log_probs,
         prompt_sharing,
-        quantised_weights,
-        remote_weights,
-        routed_experts,
-        step_in_flight,
-        unsampled,
-        update_groups,
-        version_spans,
+        streamed_tokens,
+        weight_updates,
     )
 
-    applied_hooks.install()
-    access.install()
-    one_address.install()
-    completed_config.install()
-    latent_attention.install()
-    loaded_weights.install()
-    quantised_weights.install()
-    step_in_flight.install()
-    remote_weights.install()
-    update_groups.install()
-    version_spans.install()
-    aborts.install()
-    leftovers.install()
-    prompt_ends.install()
-    head_bias.install()
-    prompt_sharing.install()
-    unsampled.install()
-    input_logprobs.install()
-    routed_experts.install()
+    # Hooks of one target apply in this order.
+    hooks = [access.hooks(), completed_models.hooks(), loaded_weights.hooks(), weight_updates.hooks()]
+    hooks += [streamed_tokens.hooks(), endings.hooks(), prompt_sharing.hooks(), log_probs.hooks()]
     if not torch.cuda.is_available():
-        from asyncrl.model.supported import is_bitwise
-        from asyncrl.serving.engine.cpu import dealt_experts as cpu_dealt_experts
-        from asyncrl.serving.engine.cpu import delta_net as cpu_delta_net
-        from asyncrl.serving.engine.cpu import latent_attention as cpu_latent_attention
-        from asyncrl.serving.engine.cpu import layers as cpu_layers
-        from asyncrl.serving.engine.cpu import processes as cpu_processes
-        from asyncrl.serving.engine.cpu import products as cpu_products
-        from asyncrl.serving.engine.cpu import sampler as cpu_sampler
-        from asyncrl.serving.engine.cpu import shared_expert as cpu_shared_expert
-        from asyncrl.serving.engine.cpu import sleep as cpu_sleep
+        from asyncrl.serving.engine.cpu import delta_net, layers, processes, products, sampler
 
-        cpu_processes.install()
-        cpu_sampler.install()
-        cpu_products.install(is_bitwise=is_bitwise())
-        cpu_layers.install()
-        cpu_latent_attention.install()
-        cpu_shared_expert.install()
-        cpu_delta_net.install()
-        cpu_dealt_experts.install()
-        cpu_sleep.install()
-        _register_cpu_attention()
+        hooks += [part.hooks() for part in (processes, sampler, products, layers, delta_net)]
+        hooks += [_cpu_attention_hooks()]
+    for each in hooks:
+        register(each)
+    # Python would collect garbage as a process ends.
+    atexit.register(gc.freeze)
 
 
-def _register_cpu_attention() -> None:
+def register(hooks) -> None:
+    """Registers (target, function, "before", "after", "around" or "replace"); SGLang applies them when all
+    plugins are loaded."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for target, function, place in hooks:
+        HookRegistry.register(target, function, HookType(place))
+
+
+def _cpu_attention_hooks():
+    """Makes the attention known to SGLang."""
     from sglang.srt.arg_groups.choices import add_attention_backend_choices
     from sglang.srt.layers.attention.attention_registry import register_attention_backend
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     add_attention_backend_choices([CPU_ATTENTION])
     register_attention_backend(CPU_ATTENTION)(_make_cpu_attention)
-    # SGLang asks for the name "torch_native" here to learn that there is no Triton.
-    HookRegistry.register("sglang.srt.mem_cache.allocation.get_last_loc", _last_slots, HookType.REPLACE)
-    HookRegistry.register(
-        "sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", _adjust, HookType.AROUND
-    )
+    return [
+        # SGLang asks for the name "torch_native" here to learn that there is no Triton.
+        ("sglang.srt.mem_cache.allocation.get_last_loc", _last_slots, "replace"),
+        ("sglang.srt.arg_groups.model_hook.handle_model_specific_adjustments", _adjust, "around"),
+    ]
 
 
 def _adjust(original, server_args):
@@ -116,7 +82,7 @@ def _make_cpu_attention(model_runner):
     from asyncrl.model.supported import is_bitwise
     from asyncrl.serving.engine.cpu import plain_decoder
     from asyncrl.serving.engine.cpu.attention import BatchedAttention
-    from asyncrl.serving.engine.cpu.latent_attention import choose_cached
+    from asyncrl.serving.engine.cpu.layers import choose_cached
 
     if is_bitwise():
         return _make_bitwise_attention(model_runner)

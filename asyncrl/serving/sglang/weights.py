@@ -13,7 +13,7 @@ from asyncrl.serving.sglang import http
 from asyncrl.serving.sglang.http import CALL_SECONDS
 
 PREPARE = "asyncrl_prepare"
-"""Format of a folder that is brought to the server's host and not loaded (engine/hooks/remote_weights.py)."""
+"""Format of a folder that is brought to the server's host and not loaded (engine/hooks/weight_updates.py)."""
 ALL_NAMES = [""]
 """Part of the name of every tensor."""
 

@@ -15,7 +15,7 @@ from megatron.core.transformer.transformer_layer import TransformerLayerSubmodul
 from torch import Tensor
 
 from asyncrl.model.shape import ModelShape
-from asyncrl.serving.kernels import rows as kernels
+from asyncrl.serving.kernels import bitwise as kernels
 from asyncrl.trainer.packing.attention import PackedAttention, PackedRotary, PackedSequences
 from asyncrl.trainer.ranks.megatron import parts_of
 

@@ -32,7 +32,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from asyncrl.model.memory import GPU_LOGITS_AT_ONCE, LOGITS_AT_ONCE
-from asyncrl.serving.kernels import rows as kernels
+from asyncrl.serving.kernels import bitwise as kernels
 from asyncrl.trainer.network.output_kernels import (
     KERNELS,
     Kernel,

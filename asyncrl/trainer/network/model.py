@@ -26,7 +26,7 @@ from asyncrl.model.shape import ModelShape
 from asyncrl.model.unsampled import Unsampled
 from asyncrl.recipe import Model, Recipe
 from asyncrl.recipe.sections.model import Lora
-from asyncrl.serving.kernels import rows as kernels
+from asyncrl.serving.kernels import bitwise as kernels
 from asyncrl.trainer.network.experts import freeze_routers
 from asyncrl.trainer.network.layer_specs import block_spec, build_rotary, finish_chunk
 from asyncrl.trainer.network.logprobs import output_logprobs

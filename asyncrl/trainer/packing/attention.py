@@ -24,7 +24,7 @@ from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
-from asyncrl.serving.kernels.chunk_tree import ChunkTree, make_chunk_tree
+from asyncrl.serving.kernels.delta_rule import ChunkTree, make_chunk_tree
 from asyncrl.trainer.packing.attention_kernels import KERNELS
 from asyncrl.trainer.packing.context_parallel import heads_for_tokens, own_tokens, tokens_for_heads
 from asyncrl.trainer.packing.cpu_attention import Block, make_blocks

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from asyncrl.serving.kernels.attention import Attention
+from asyncrl.serving.kernels.bitwise import Attention
 from asyncrl.trainer.packing.limits import attend_with_sinks
 from asyncrl.trainer.packing.prefix_tree import num_common
 

@@ -17,7 +17,8 @@ import transformers
 from sglang.srt.plugins.hook_registry import HookRegistry
 from sglang.srt.utils.hf_transformers.config import get_config
 
-from asyncrl.serving.engine.hooks import completed_config
+from asyncrl.serving.engine.hooks import completed_models
+from asyncrl.serving.engine.plugin import register
 
 sys.path.append(str(Path(__file__).parents[2]))
 
@@ -52,7 +53,7 @@ def lacking(config: Mapping[str, Any]) -> set[str]:
 
 
 def main() -> None:
-    completed_config.install()
+    register(completed_models.hooks())
     HookRegistry.apply_hooks()
     for architecture, entry in TINY.items():
         config = getattr(transformers, f"{entry.config}Config")

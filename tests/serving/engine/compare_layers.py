@@ -9,6 +9,7 @@ from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
 from sglang.srt.plugins.hook_registry import HookRegistry
 
 from asyncrl.serving.engine.cpu import layers as cpu_layers
+from asyncrl.serving.engine.plugin import register
 
 TOKENS, HEADS, KV_HEADS, SIZE = 9, 4, 2, 16
 
@@ -49,7 +50,7 @@ def norm(name: str, dtype: torch.dtype, *, has_residual: bool, **options) -> Non
 def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    cpu_layers.install()
+    register(cpu_layers.hooks())
     HookRegistry.apply_hooks()
     for dtype in (torch.float32, torch.bfloat16):
         kind = str(dtype).removeprefix("torch.")

@@ -5,8 +5,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from asyncrl.serving.kernels.chunk_tree import LARGEST_CHUNK, make_chunk_tree
-from asyncrl.serving.kernels.delta_rule import causal_convolution, gated_delta_rule, unit_length
+from asyncrl.serving.kernels.delta_rule import (
+    LARGEST_CHUNK,
+    causal_convolution,
+    gated_delta_rule,
+    make_chunk_tree,
+    unit_length,
+)
 
 GROUPS, RATIO, KEY, VALUE = 2, 3, 5, 4
 ROWS = {

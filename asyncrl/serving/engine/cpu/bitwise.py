@@ -12,8 +12,8 @@ from asyncrl.model.folder import read_shape
 from asyncrl.model.supported import BITWISE_VARIABLE
 from asyncrl.serving.engine.cpu.attention import BUCKET_KEYS, BatchedAttention, even_share, plan_buckets
 from asyncrl.serving.engine.cpu.plain_decoder import Layer, PlainDecoder, is_plain_model
-from asyncrl.serving.kernels import rows as kernels
-from asyncrl.serving.kernels.attention import Attention
+from asyncrl.serving.kernels import bitwise as kernels
+from asyncrl.serving.kernels.bitwise import Attention
 
 
 # Shapes: B requests, L queries and K keys of each, padding included; H heads, G of them key-value, D head

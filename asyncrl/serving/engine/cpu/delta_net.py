@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from torch.nn.functional import silu
 
-from asyncrl.serving.kernels.chunk_tree import ChunkTree, make_chunk_tree
-from asyncrl.serving.kernels.delta_rule import gated_delta_rule, log_decay, unit_length
+from asyncrl.serving.kernels.delta_rule import (
+    ChunkTree,
+    gated_delta_rule,
+    log_decay,
+    make_chunk_tree,
+    unit_length,
+)
 
 
-def install() -> None:
-    """Registers the gated norm; SGLang applies it when all plugins are loaded."""
-    # Here: parts of SGLang import this module, by way of sgl_kernel.
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    HookRegistry.register(
-        "sglang.kernels.ops.attention.fla.fused_norm_gate.rms_norm_gated", _gated_norm, HookType.REPLACE
-    )
+def hooks():
+    """Hooks of this file, as `plugin.register` takes them."""
+    return [("sglang.kernels.ops.attention.fla.fused_norm_gate.rms_norm_gated", _gated_norm, "replace")]
 
 
 def convolve_prompts(

@@ -21,9 +21,8 @@ from sglang.srt.runtime_context import get_exec, get_parallel
 from torch import Tensor
 from torch.nn.functional import linear, rms_norm, silu
 
-from asyncrl.serving.engine.cpu import packed_weights
-from asyncrl.serving.engine.cpu.elementwise import Turn
-from asyncrl.serving.engine.cpu.layers import has_plain_norm, rotation_of
+from asyncrl.serving.engine.cpu import products
+from asyncrl.serving.engine.cpu.layers import Turn, has_plain_norm, rotation_of
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ MODELS = {
 @dataclass(frozen=True, slots=True)
 class Product:
     weight: Tensor
-    packed: packed_weights.PackedWeight | None
+    packed: products.PackedWeight | None
     """None where oneDNN has no product of its kind on this machine."""
     bias: Tensor | None
 
@@ -92,7 +91,7 @@ class Layer:
 
 
 class PlainDecoder:
-    """Replaces `forward` of a model's decoder; the attention is that of `backend` (cpu_attention.py)."""
+    """Replaces `forward` of a model's decoder; the attention is that of `backend` (attention.py)."""
 
     def __init__(self, decoder, backend) -> None:
         self._decoder = decoder
@@ -133,8 +132,8 @@ class PlainDecoder:
 
     def _plain_layers(self) -> list[Layer] | None:
         """None where the model has more than the plain parts. Asked again after each publish."""
-        if self._version != packed_weights.version():
-            self._version = packed_weights.version()
+        if self._version != products.version():
+            self._version = products.version()
             layers = [_plain_layer(layer, self._rotary) for layer in self._decoder.layers]
             is_plain = all(layers) and _plain_norm(self._decoder.norm) is not None
             self._layers = layers if is_plain else None
@@ -167,7 +166,7 @@ def _plain_layer(layer, rotary) -> Layer | None:
     if hasattr(attention, "q_norm"):
         norms += [attention.q_norm, attention.k_norm]
     first, second, query, key = [*map(_plain_norm, norms), None, None][:4]
-    products = [
+    found = [
         _plain_product(attention.qkv_proj, QKVParallelLinear),
         _plain_product(attention.o_proj, RowParallelLinear),
         _plain_product(ffn.gate_up_proj, MergedColumnParallelLinear),
@@ -180,12 +179,12 @@ def _plain_layer(layer, rotary) -> Layer | None:
         and attention.rotary_emb is rotary
         and rotation_of(rotary) is not None
     )
-    if None in (*map(_plain_norm, norms), *products) or not has_plain_attention:
+    if None in (*map(_plain_norm, norms), *found) or not has_plain_attention:
         return None
     weights = [*(part.weight for part in norms), attention.qkv_proj.weight, rotary.cos_sin_cache]
     if len({weight.dtype for weight in weights}) > 1:
         return None
-    qkv, output, gate_up, down = products
+    qkv, output, gate_up, down = found
     return Layer(first, qkv, query, key, attention.attn, output, second, gate_up, down)
 
 
@@ -195,7 +194,7 @@ def _plain_product(layer, expected: type) -> Product | None:
         and type(layer.quant_method) is UnquantizedLinearMethod
         and not layer.skip_bias_add
     )
-    return Product(layer.weight, packed_weights.packed(layer.weight), layer.bias) if is_plain else None
+    return Product(layer.weight, products.packed(layer.weight), layer.bias) if is_plain else None
 
 
 def _plain_norm(norm) -> Norm | None:

@@ -1,12 +1,11 @@
 """Digests of the whole tensors that the server's model loader was last given since it slept, and whether it
 wrote all parameters. An update may leave tensors out: they are, and count as, what they were.
 
-Digests are taken as the tensors pass, under their Hugging Face names and before each tensor rank cuts its
-part: how SGLang shards, stacks, pads or quantises them does not matter. /weights_checker answers them in
-place of the digests that SGLang 0.5.23 takes of its own tensors.
+Digests are taken as the tensors pass, under their Hugging Face names, in model.dtype and before each tensor
+rank cuts its part: how SGLang shards, stacks, pads or quantises them does not matter. /weights_checker
+answers them in place of the digests that SGLang 0.5.23 takes of its own tensors.
 """
 
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from asyncrl.serving.tensor_digest import PendingDigests
@@ -15,24 +14,20 @@ from asyncrl.system.files import overall_digest
 NOT_WRITTEN = "not written"
 """Stands for the digest of a parameter that no update has filled."""
 
+SCALE = "weight_scale"
+"""Name of the parameter beside a quantised weight, which is quantised with it."""
 
-def install() -> None:
-    """Registers the hooks; SGLang applies them when all plugins are loaded."""
-    HookRegistry.register(
-        "sglang.srt.model_executor.model_runner.ModelRunner.load_model", _watch_loader, HookType.AFTER
-    )
-    HookRegistry.register(
-        "sglang.srt.model_loader.utils.maybe_executor_submit", _watch_thread, HookType.BEFORE
-    )
-    HookRegistry.register(
-        "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager"
-        ".release_memory_occupation",
-        lose,
-        HookType.BEFORE,
-    )
-    HookRegistry.register(
-        "sglang.srt.utils.weight_checker.WeightChecker._compute_checksum", _report, HookType.REPLACE
-    )
+
+def hooks():
+    """Hooks of this file, as `plugin.register` takes them."""
+    loader, manager = "sglang.srt.model_loader", "sglang.srt.managers.scheduler_components.weight_updater"
+    return [
+        ("sglang.srt.model_executor.model_runner.ModelRunner.load_model", _watch_loader, "after"),
+        (f"{loader}.utils.maybe_executor_submit", _watch_thread, "before"),
+        (f"{manager}.SchedulerWeightUpdaterManager.release_memory_occupation", lose, "before"),
+        ("sglang.srt.utils.weight_checker.WeightChecker._compute_checksum", _report, "replace"),
+        (f"{loader}.loader.QuantizedRLModelLoader.rebinding_and_load_weights", note_filled, "around"),
+    ]
 
 
 class WatchedLoader:
@@ -137,3 +132,30 @@ def _report(checker, skip_tensor_list=None, *, role):
         parallelism_info=checker._parallelism_info(role=role),
     )
     return info.model_dump()
+
+
+# That a parameter was filled shows by what is copied into it; into a quantised one (serving.quantization)
+# SGLang copies nothing: it copies into a buffer, and quantises that into the parameter by a kernel. Such a
+# parameter counts as filled when its own loader was called and the update did not fail.
+def note_filled(original, model, first_time_load_weights, weights):
+    filled = set()
+
+    def load(named_tensors):
+        # SGLang has just given each parameter that it quantises a loader that defers the write.
+        for name, parameter in model.named_parameters():
+            if parameter.dtype.itemsize == 1 and hasattr(parameter, "weight_loader"):
+                parameter.weight_loader = _noting(parameter.weight_loader, name, filled)
+        return first_time_load_weights(named_tensors)
+
+    result = original(model, load, weights)
+    for name in filled:
+        model.load_weights.note([name, f"{name.rpartition('.')[0]}.{SCALE}"])
+    return result
+
+
+def _noting(loader, name, filled):
+    def load(*arguments, **keywords):
+        filled.add(name)
+        return loader(*arguments, **keywords)
+
+    return load

@@ -7,16 +7,16 @@ that ended: those are never continued. All hooks run in the scheduler.
 """
 
 from sglang.srt.managers.schedule_batch import FINISH_MATCHED_TOKEN
-from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
 
-def install() -> None:
-    """Registers the hooks; SGLang applies them when all plugins are loaded."""
-    scheduler = "sglang.srt.managers.scheduler.Scheduler"
-    HookRegistry.register(f"{scheduler}._get_new_batch_prefill_raw", HeldMates(), HookType.AROUND)
+def hooks():
+    """Hooks of this file, as `plugin.register` takes them."""
     cache = "sglang.srt.mem_cache.common"
-    HookRegistry.register(f"{cache}.checkpoint_kv_cache", _keep_what_is_new, HookType.AROUND)
-    HookRegistry.register(f"{cache}.release_kv_cache", _keep_what_goes_on, HookType.AROUND)
+    return [
+        ("sglang.srt.managers.scheduler.Scheduler._get_new_batch_prefill_raw", HeldMates(), "around"),
+        (f"{cache}.checkpoint_kv_cache", _keep_what_is_new, "around"),
+        (f"{cache}.release_kv_cache", _keep_what_goes_on, "around"),
+    ]
 
 
 class HeldMates:

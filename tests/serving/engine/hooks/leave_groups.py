@@ -30,7 +30,7 @@ def send(address, has_weights):
 def join(address):
     from sglang.srt.utils.common import init_custom_process_group
 
-    from asyncrl.serving.engine.hooks import update_groups
+    from asyncrl.serving.engine.hooks import weight_updates
 
     seen = []
 
@@ -42,17 +42,17 @@ def join(address):
         )
 
     updater = SimpleNamespace(device="cpu", _model_update_group={})
-    update_groups.join(make, updater)
+    weight_updates.join(make, updater)
     print("set-while-joining", *seen, "set-afterwards", weight_group.BLOCKING_WAIT in os.environ)
     return updater
 
 
 def receive(updater):
-    from asyncrl.serving.engine.hooks import update_groups
+    from asyncrl.serving.engine.hooks import weight_updates
 
-    update_groups.RECEIVE_SECONDS = 1.0
+    weight_updates.RECEIVE_SECONDS = 1.0
     try:
-        tensors = update_groups.receive(
+        tensors = weight_updates.receive(
             updater, names=NAMES, dtypes=DTYPES, shapes=SHAPES, group_name="weights"
         )
         print("received", *(f"{name}:{float(tensor.sum())}" for name, tensor in tensors))
@@ -62,7 +62,7 @@ def receive(updater):
 
 
 def main():
-    from asyncrl.serving.engine.hooks import update_groups
+    from asyncrl.serving.engine.hooks import weight_updates
 
     for has_weights in (True, False):
         address = choose_address(f"weights-{has_weights}", [])
@@ -70,7 +70,7 @@ def main():
         trainer = subprocess.Popen([sys.executable, __file__, *arguments], stdin=subprocess.PIPE)
         updater = join(address)
         receive(updater)
-        print("left", *(update_groups.leave(updater, "weights")[0] for _ in range(2)))
+        print("left", *(weight_updates.leave(updater, "weights")[0] for _ in range(2)))
         trainer.kill()
         trainer.wait()
 

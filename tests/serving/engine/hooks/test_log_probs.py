@@ -1,16 +1,76 @@
-"""A real server scores a text by the distribution that it would sample from: at the temperature that is asked
-for, without the tokens that are never sampled."""
+"""A real server never samples what no text contains, though its logits are the largest, and scores a text by
+the distribution that it would sample from."""
 
 import asyncio
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
-from serving.engine.hooks.test_unsampled import wanted_logprobs
-from serving.engine.servers import NEVER, VOCABULARY, new_session, post
+import torch
+from serving.engine.servers import NEVER, VOCABULARY, load_model, new_session, post
 
-from asyncrl.errors import RequestRefused
-from asyncrl.serving.sglang.scores import TopRow, knows_temperatures, score, score_with_top
+from asyncrl.errors import RequestRefused, ServerError
+from asyncrl.model.unsampled import Unsampled, find_unsampled
+from asyncrl.serving.sglang import hooks
+from asyncrl.serving.sglang.scores import TopRow, knows_temperatures, score
+
+PROMPTS = [[5, 6, 7], [8, 9], [2, 3, 4, 5, 6]]
+WAYS: dict[str, dict[str, Any]] = {
+    "sampled": {"temperature": 1.0},
+    "tempered": {"temperature": 0.6},
+    "greedy": {"temperature": 0.0},
+    # SGLang samples these itself.
+    "of_few": {"temperature": 1.0, "top_k": 3},
+    "of_most": {"temperature": 1.0, "top_p": 0.9},
+}
+
+
+def generate(url: str, way: str) -> list[dict[str, Any]]:
+    settings = WAYS[way] | {"max_new_tokens": 24, "ignore_eos": True}
+    body = {"input_ids": PROMPTS, "sampling_params": settings, "return_logprob": True}
+
+    async def send() -> Any:
+        async with new_session() as session:
+            return await post(session, f"{url}/generate", body)
+
+    return asyncio.run(send())
+
+
+@torch.no_grad()
+def wanted_logprobs(folder: Path, prompt: list[int], tokens: list[int], temperature: float) -> list[float]:
+    """Log-probs of the distribution without NEVER, to which the largest logits belong."""
+    logits = load_model(folder)(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1].float()
+    is_largest = torch.isin(logits.argmax(-1), torch.tensor(NEVER))
+    assert is_largest.float().mean() > 0.75
+    masked = logits.index_fill(1, torch.tensor(NEVER), -math.inf) / temperature
+    return torch.log_softmax(masked, -1).gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_token_that_no_text_contains_is_never_sampled(masked_engine: tuple[str, Path], way: str):
+    url, folder = masked_engine
+    for prompt, reply in zip(PROMPTS, generate(url, way), strict=True):
+        tokens = reply["output_ids"]
+        assert len(tokens) == 24 and not set(tokens) & set(NEVER)
+        found = [value for value, *_ in reply["meta_info"]["output_token_logprobs"]]
+        wanted = wanted_logprobs(folder, prompt, tokens, WAYS[way]["temperature"] or 1.0)
+        assert found == pytest.approx(wanted, abs=1e-5)
+
+
+def test_the_server_says_what_it_never_samples_and_another_mask_is_refused(
+    masked_engine: tuple[str, Path],
+):
+    url, folder = masked_engine
+
+    async def check(unsampled: Unsampled) -> None:
+        async with new_session() as session:
+            await hooks.check_hooks(session, url, unsampled=unsampled)
+
+    asyncio.run(check(find_unsampled(folder)))
+    with pytest.raises(ServerError, match=r"never samples the tokens '20-23', the run never samples"):
+        asyncio.run(check(Unsampled((20,))))
+
 
 TEXTS = [[5, 6, 7, 1, 2, 3, 9], [8, 9, 0, 4], [2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]]
 
@@ -21,7 +81,7 @@ def test_a_text_has_the_log_probs_of_transformers_at_the_temperature(
 ):
     url, folder = masked_engine
 
-    async def ask() -> list[list[float]]:
+    async def ask() -> list[tuple[list[float], list[TopRow]]]:
         async with new_session() as session:
             return await asyncio.gather(
                 *(
@@ -30,7 +90,7 @@ def test_a_text_has_the_log_probs_of_transformers_at_the_temperature(
                 )
             )
 
-    for text, found in zip(TEXTS, asyncio.run(ask()), strict=True):
+    for text, (found, _) in zip(TEXTS, asyncio.run(ask()), strict=True):
         assert found == pytest.approx(wanted_logprobs(folder, text[:2], text[2:], temperature), abs=1e-5)
 
 
@@ -41,7 +101,7 @@ def test_the_likeliest_tokens_are_those_at_the_temperature_and_none_that_is_neve
 
     async def ask() -> list[TopRow]:
         async with new_session() as session:
-            _, rows = await score_with_top(
+            _, rows = await score(
                 session, url, TEXTS[0], first=2, temperature=0.7, timeout_seconds=60.0, top_k=22
             )
             return rows
@@ -76,7 +136,8 @@ def test_what_it_says_of_its_own_tokens_it_says_of_them_as_a_text(masked_engine:
             )
             text, first = [*TEXTS[0], *said["output_ids"]], len(TEXTS[0])
             of_own = [logprob for logprob, *_ in said["meta_info"]["output_token_logprobs"]]
-            return of_own, await score(session, url, text, first=first, temperature=0.7, timeout_seconds=60.0)
+            found, _ = await score(session, url, text, first=first, temperature=0.7, timeout_seconds=60.0)
+            return of_own, found
 
     of_own, of_text = asyncio.run(ask())
     assert of_text == pytest.approx(of_own, abs=1e-5)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from sglang.srt.utils.weight_versions import WeightVersionEvent, compute_weight_version_spans
 
-from asyncrl.serving.engine.hooks import version_spans
+from asyncrl.serving.engine.hooks import streamed_tokens
 
 
 class Request:
@@ -30,7 +30,7 @@ def batch_of(*reqs: Request) -> SimpleNamespace:
 def main() -> None:
     ahead, beside, new = Request(5), Request(2), Request(0)
     steps = [(batch_of(ahead, beside), None), (batch_of(ahead, new), None)]
-    version_spans._give_pending_tokens(steps, "1")
+    streamed_tokens._give_pending_tokens(steps, "1")
     for name, req in (("ahead", ahead), ("beside", beside), ("new", new)):
         spans = compute_weight_version_spans(req.weight_version_events, "2", len(req.output_ids) + 3)
         print(name, *(f"{span.version}:{span.start}-{span.end}" for span in spans))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from starlette.background import BackgroundTasks
 
-from asyncrl.serving.engine.hooks import prompt_ends
+from asyncrl.serving.engine.hooks import endings
 
 
 class Manager:
@@ -22,7 +22,7 @@ class Manager:
 
     def receive_signal(self) -> None:
         self.gracefully_exit = True
-        prompt_ends._wake(None, SimpleNamespace(tokenizer_manager=self))
+        endings._wake(None, SimpleNamespace(tokenizer_manager=self))
 
 
 async def forever() -> None:
@@ -31,7 +31,7 @@ async def forever() -> None:
 
 async def test_the_watchdog_sleeps_until_the_signal_and_then_ends_the_server() -> None:
     manager = Manager()
-    watchdog = asyncio.create_task(prompt_ends._wait_for_signal(manager.end, manager))
+    watchdog = asyncio.create_task(endings._wait_for_signal(manager.end, manager))
     await asyncio.sleep(0)
     assert not watchdog.done() and manager.num_ends == 0
     manager.receive_signal()
@@ -42,7 +42,7 @@ async def test_the_watchdog_sleeps_until_the_signal_and_then_ends_the_server() -
 async def test_a_signal_before_the_first_request_is_not_missed() -> None:
     manager = Manager()
     manager.receive_signal()
-    await prompt_ends._wait_for_signal(manager.end, manager)
+    await endings._wait_for_signal(manager.end, manager)
     assert manager.num_ends == 1
 
 
@@ -53,7 +53,7 @@ async def test_what_a_stream_leaves_ends_with_the_signal(is_signal_first: bool) 
         manager.receive_signal()
     left = BackgroundTasks()
     left.add_task(forever)
-    after_stream = asyncio.create_task(prompt_ends._end_by_signal(lambda *_: left, manager, None)())
+    after_stream = asyncio.create_task(endings._end_by_signal(lambda *_: left, manager, None)())
     await asyncio.sleep(0)
     manager.receive_signal()
     await after_stream
@@ -67,14 +67,14 @@ async def test_what_a_stream_leaves_is_done_where_no_signal_comes() -> None:
 
     left = BackgroundTasks()
     left.add_task(abort)
-    await prompt_ends._end_by_signal(lambda *_: left, Manager(), None)()
+    await endings._end_by_signal(lambda *_: left, Manager(), None)()
     assert done == ["aborted"]
 
 
 async def test_a_scheduler_that_was_told_to_end_does_not_sleep_first() -> None:
     slept: list[Any] = []
     scheduler = SimpleNamespace(gracefully_exit=False)
-    prompt_ends._stay_awake(slept.append, scheduler)
+    endings._stay_awake(slept.append, scheduler)
     scheduler.gracefully_exit = True
-    prompt_ends._stay_awake(slept.append, scheduler)
+    endings._stay_awake(slept.append, scheduler)
     assert slept == [scheduler]

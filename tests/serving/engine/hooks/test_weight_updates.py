@@ -1,4 +1,5 @@
-"""A server waits for weights for a bounded time, and leaves a group whatever the others do."""
+"""A server waits for weights for a bounded time, leaves a group whatever the others do, and finishes its step
+before weights are written."""
 
 import os
 from pathlib import Path
@@ -42,3 +43,21 @@ def test_the_variable_of_a_users_shell_is_left_as_it_was(monkeypatch: pytest.Mon
     with weight_group.errors_raised_where_they_are_waited_for():
         assert os.environ[weight_group.BLOCKING_WAIT] == "1"
     assert os.environ[weight_group.BLOCKING_WAIT] == "0"
+
+
+ORDER = """
+from sglang.srt.platforms import current_platform
+from sglang.srt.plugins.hook_registry import HookType, _wrap_fn
+from asyncrl.serving.engine.hooks import weight_updates
+
+order = []
+type(current_platform).synchronize = lambda _: order.append("finish")
+update = _wrap_fn(lambda manager, request: order.append("write"), weight_updates._finish, HookType.BEFORE)
+update(None, "request")
+print(*order)
+"""
+
+
+@pytest.mark.exhaustive
+def test_the_device_finishes_its_step_before_the_weights_are_written(tmp_path: Path) -> None:
+    assert said_beside_engine(ORDER, tmp_path) == ["finish write"]

@@ -1,10 +1,12 @@
-"""Weights change while a real server generates: each chunk says which version made which token, truly."""
+"""Weights change while a real server generates: each chunk says which version made which token, truly, also
+on schedules several steps ahead. Chunks that waited for a slow reader keep their experts."""
 
 import asyncio
 import random
 import time
 import uuid
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -18,6 +20,7 @@ from serving.engine.servers import (
     publish,
     reference_logprobs,
     running_server,
+    said_beside_engine,
     stream,
     write_model,
 )
@@ -236,3 +239,38 @@ def test_a_pause_that_aborts_returns_when_the_last_request_has_ended(engine):
         return False
 
     assert asyncio.run(run())
+
+
+JOIN = """
+import base64
+from sglang.srt.managers.tokenizer_manager import TokenizerManager
+from asyncrl.serving.engine.hooks.streamed_tokens import _join_rows
+
+def chunk(tokens, rows):
+    rows = {} if rows is None else {"routed_experts": base64.b64encode(rows).decode()}
+    return {"output_ids": tokens, "meta_info": rows}
+
+def join(*chunks):
+    joined = _join_rows(TokenizerManager._coalesce_streaming_chunks, None, list(chunks), "r")
+    return joined["output_ids"], base64.b64decode(joined["meta_info"].get("routed_experts", "")).decode()
+
+print(*join(chunk([5], b"abc"), chunk([6, 7], b"de"), chunk([], None), chunk([8], b"f")))
+print(*join(chunk([5], None), chunk([6], None)))
+"""
+
+
+@pytest.mark.exhaustive
+def test_joined_chunks_have_the_rows_of_all_of_them_in_order(tmp_path: Path) -> None:
+    assert said_beside_engine(JOIN, tmp_path) == ["[5, 6, 7, 8] abcdef", "[5, 6] "]
+
+
+SCRIPT = Path(__file__).with_name("schedules_ahead.py")
+
+
+def test_every_pending_token_has_the_old_version(tmp_path: Path) -> None:
+    assert said_beside_engine(SCRIPT, tmp_path) == [
+        # 5 tokens, 2 steps pending: 7 of version 1
+        "ahead 1:0-7 2:7-8",
+        "beside 1:0-3 2:3-5",
+        "new 1:0-1 2:1-3",
+    ]

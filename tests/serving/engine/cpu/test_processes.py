@@ -4,7 +4,7 @@ import numpy as np
 import psutil
 import torch
 
-from asyncrl.serving.engine.cpu.tensor_memory import allocate, free, give_back
+from asyncrl.serving.engine.cpu.processes import allocate, free, give_back
 
 NUM_FLOATS = 2**24
 """64 MiB."""
