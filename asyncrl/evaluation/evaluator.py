@@ -51,10 +51,6 @@ Play = Callable[[Group], AsyncIterator[Trajectory]]
 """As `Generator.run`."""
 
 
-def _nothing(num_responses: int) -> None:
-    """Reports nothing: the default of `on_graded`."""
-
-
 class Asked(Group):
     """Samples that are asked for in one request: some of one turn, or one with turns."""
 
@@ -88,7 +84,7 @@ class Evaluator:
     """Tokens so far, also of requests that broke off."""
     is_completion: bool = False
     """The prompt and its response are graded together."""
-    on_graded: Callable[[int], None] = _nothing
+    on_graded: Callable[[int], None] = lambda num_responses: None
     """Receives how many more responses are graded."""
     lengths: ResponseLengths = field(default_factory=ResponseLengths)
     conversations: Conversations | None = None

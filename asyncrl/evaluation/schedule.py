@@ -7,13 +7,11 @@ start did not come to is made by the next, as long as its version is served.
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import InitVar, dataclass, field, replace
 from pathlib import Path
 
 from asyncrl.errors import ServerError
@@ -122,52 +120,39 @@ def _answers(
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class HeldOutSchedule:
-    """`evaluation_servers` serve evaluations alone; without them the rollout servers answer.
+    section: Evaluation
+    tasks: list[Task]
+    """Tasks of data.heldout."""
+    eval_sets: Sequence[EvaluationSet]
+    """Benchmarks and named sets, measured before and after training, and during it where they are due."""
+    template: str
+    """Template that `tasks` are asked under."""
+    evaluator: Evaluator
+    evaluation_servers: EvaluationServers | None
+    """Servers for evaluations alone; without them the rollout servers answer."""
+    waits: Waits
+    state: RunPhase
+    run_tasks: RunTasks
+    journal: Journal
+    observer: Observer
+    known: InitVar[Metrics | None] = None
+    """Measured by earlier starts, of versions that this one does not make again."""
+    accuracies: list[tuple[PolicyVersion, float]] = field(default_factory=list)
+    """(version, greedy accuracy) of all that are finished; it only grows."""
+    reached: float | None = None
+    """The accuracy during training that was evaluation.stop_at_accuracy or more."""
+    _started: dict[tuple[PolicyVersion, str], "asyncio.Task[None]"] = field(default_factory=dict)
+    _shown: list[Evaluator] = field(default_factory=list)
+    """Copies whose progress is shown."""
 
-    `tasks` are those of data.heldout, asked under `template`; `eval_sets` are benchmarks and named sets,
-    measured before and after training, and during it where they are due.
-    """
-
-    def __init__(
-        self,
-        section: Evaluation,
-        tasks: list[Task],
-        eval_sets: Sequence[EvaluationSet],
-        template: str,
-        evaluator: Evaluator,
-        evaluation_servers: EvaluationServers | None,
-        waits: Waits,
-        state: RunPhase,
-        run_tasks: RunTasks,
-        journal: Journal,
-        observer: Observer,
-        *,
-        known: Metrics | None = None,
-    ) -> None:
-        """`known` is what earlier starts measured of versions that this one does not make again."""
+    def __post_init__(self, known: Metrics | None) -> None:
+        self._pairs = [(eval_set, eval_set.evaluator(self.evaluator)) for eval_set in self.eval_sets]
         known = known or Metrics()
-        self._section = section
-        self._tasks = tasks
-        self._evaluator = evaluator
-        self._eval_sets = [(eval_set, eval_set.evaluator(evaluator)) for eval_set in eval_sets]
-        self._shown: list[Evaluator] = []
-        """Copies whose progress is shown."""
-        self._template = template
-        self.evaluation_servers = evaluation_servers
-        self._waits = waits
-        self._journal = journal
-        self._observer = observer
-        self._run_tasks = run_tasks
-        self._state = state
-        self._started: dict[tuple[PolicyVersion, str], asyncio.Task[None]] = {}
         self._measured = {(HELDOUT, row["step"], row["when"]) for row in known.evaluations}
         self._measured |= {(row["benchmark"], row["step"], row["when"]) for row in known.benchmarks}
         """(name, version, occasion) of what the observer was told."""
-        self.accuracies: list[tuple[PolicyVersion, float]] = []
-        """(version, greedy accuracy) of all that are finished; it only grows."""
-        self.reached: float | None = None
-        """The accuracy during training that was evaluation.stop_at_accuracy or more."""
         for row in known.evaluations:
             if row.get("greedy_accuracy") is not None:
                 self._note_accuracy(row["step"], row["when"], row["greedy_accuracy"])
@@ -175,13 +160,13 @@ class HeldOutSchedule:
     @property
     def num_tokens(self) -> int:
         """Streamed to evaluations so far: whether they move."""
-        evaluators = [self._evaluator, *(evaluator for _, evaluator in self._eval_sets), *self._shown]
+        evaluators = [self.evaluator, *(evaluator for _, evaluator in self._pairs), *self._shown]
         return sum(evaluator.num_streamed for evaluator in evaluators)
 
     def is_answering_in_time(self) -> bool:
         """Whether an evaluation waits for a tool or an agent that its limits still allow."""
         # Those of benchmarks note theirs in the same place.
-        return self._evaluator.is_answering_in_time()
+        return self.evaluator.is_answering_in_time()
 
     async def close(self) -> None:
         if self.evaluation_servers is not None:
@@ -197,10 +182,10 @@ class HeldOutSchedule:
 
     def lacks(self, version: PolicyVersion, when: str) -> list[str]:
         """Names of the evaluations that a version still needs: held-out, then benchmarks and sets."""
-        every = self._section.every_steps
+        every = self.section.every_steps
         is_asked = when != "during" or (every > 0 and version % every == 0)
-        names = [HELDOUT] if self._tasks and is_asked else []
-        names += [each.name for each, _ in self._eval_sets if when != "during" or each.is_due(version)]
+        names = [HELDOUT] if self.tasks and is_asked else []
+        names += [each.name for each, _ in self._pairs if when != "during" or each.is_due(version)]
         return [name for name in names if (name, version, when) not in self._measured]
 
     def start(self, publication: Publication, when: str) -> "asyncio.Task[None]":
@@ -208,8 +193,8 @@ class HeldOutSchedule:
         key = (publication.version, when)
         if key not in self._started:
             kept = self.evaluation_servers.pin(publication) if self.evaluation_servers else None
-            self._started[key] = self._run_tasks.start(self._run(*key, kept), f"evaluation {key}")
-            self._started[key].add_done_callback(lambda _: self._waits.notify())
+            self._started[key] = self.run_tasks.start(self._run(*key, kept), f"evaluation {key}")
+            self._started[key].add_done_callback(lambda _: self.waits.notify())
         return self._started[key]
 
     async def wait(
@@ -218,7 +203,7 @@ class HeldOutSchedule:
         """Starts it and waits until it is done, or until `unless` is true."""
         if self.lacks(publication.version, when):
             task = self.start(publication, when)
-            await self._waits.wait_until(
+            await self.waits.wait_until(
                 lambda: task.done() or unless(),
                 owner=TrainersWait.EVALUATION,
                 blocker=Blocker(BlockerKind.EVALUATION, when),
@@ -238,7 +223,7 @@ class HeldOutSchedule:
         lacking = self.lacks(version, when)
         if HELDOUT in lacking:
             await self._measure_heldout(version, when)
-        for eval_set, evaluator in self._eval_sets:
+        for eval_set, evaluator in self._pairs:
             if eval_set.name not in lacking:
                 continue
             log.warning("benchmark %s %s training: %d responses", eval_set.name, when, eval_set.num_responses)
@@ -249,32 +234,32 @@ class HeldOutSchedule:
                 _warn(f"benchmark {eval_set.name}", version, when, error)
             else:
                 await self._record(version, eval_set.name, eval_set.tasks, result)
-                self._observer.benchmark(
+                self.observer.benchmark(
                     {"step": version, "when": when, **eval_set.describe(), **result.row()}
                 )
                 self._measured.add((eval_set.name, version, when))
 
     async def _measure_heldout(self, version: PolicyVersion, when: str) -> None:
         """Samples are taken before and after training only."""
-        k = 0 if when == "during" else self._section.samples_per_task
+        k = 0 if when == "during" else self.section.samples_per_task
         try:
-            with self._showing(HELDOUT, when, self._evaluator, len(self._tasks) * (1 + k)) as shown:
-                result = await shown.evaluate(self._tasks, is_greedy=True, num_samples=k)
+            with self._showing(HELDOUT, when, self.evaluator, len(self.tasks) * (1 + k)) as shown:
+                result = await shown.evaluate(self.tasks, is_greedy=True, num_samples=k)
         except EvaluationFailed as error:
             _warn("the evaluation", version, when, error)
             return
-        await self._record(version, HELDOUT, self._tasks, result)
+        await self._record(version, HELDOUT, self.tasks, result)
         row = result.numbers()
-        how = {"template": self._template, **self._evaluator.sampling.settings()}
-        self._observer.evaluation({"step": version, "when": when, **how, **row})
+        how = {"template": self.template, **self.evaluator.sampling.settings()}
+        self.observer.evaluation({"step": version, "when": when, **how, **row})
         self._measured.add((HELDOUT, version, when))
         self._note_accuracy(version, when, row["greedy_accuracy"])
-        if when == "during" and self.reached is not None and not self._state.is_over:
-            target = self._section.stop_at_accuracy
+        if when == "during" and self.reached is not None and not self.state.is_over:
+            target = self.section.stop_at_accuracy
             log.warning("held-out accuracy %.3f reached %s: the run ends", self.reached, target)
-            self._state.end_batches()
+            self.state.end_batches()
 
-    @contextmanager
+    @contextlib.contextmanager
     def _showing(self, name: str, when: str, evaluator: Evaluator, num_responses: int) -> Iterator[Evaluator]:
         """The evaluator to ask: nothing else happens before and after training, so one that takes long says
         how far it is."""
@@ -287,24 +272,24 @@ class HeldOutSchedule:
             nonlocal num_graded
             num_graded += number
             words = f"{num_graded:,} of {num_responses:,} responses"
-            if not self._state.is_stopped:
+            if not self.state.is_stopped:
                 progress.show(words, done=num_graded, total=num_responses)
 
         with LateStage(f"evaluating {name} {when} training") as progress:
-            self._shown.append(dataclasses.replace(evaluator, on_graded=graded, num_streamed=0))
+            self._shown.append(replace(evaluator, on_graded=graded, num_streamed=0))
             yield self._shown[-1]
 
     def _note_accuracy(self, version: PolicyVersion, when: str, accuracy: float) -> None:
         self.accuracies.append((version, accuracy))
-        target = self._section.stop_at_accuracy
+        target = self.section.stop_at_accuracy
         if target is not None and when == "during" and accuracy >= target:
             self.reached = max(accuracy, self.reached or 0.0)
 
     async def _record(self, version: PolicyVersion, name: str, tasks: Sequence[Task], result: Result) -> None:
         """Returns when it is on disk. Raises JournalError."""
-        self._journal.write(*statements_of(version, name, tasks, result))
-        with self._waits.waiting("evaluation", "the disk"):
-            await self._journal.barrier()
+        self.journal.write(*statements_of(version, name, tasks, result))
+        with self.waits.waiting("evaluation", "the disk"):
+            await self.journal.barrier()
 
 
 def _warn(what: str, version: PolicyVersion, when: str, error: Exception) -> None:

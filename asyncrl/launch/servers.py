@@ -287,7 +287,7 @@ class LocalServers:
         never = set(teacher.unsampled.ids)
         token = next(each for each in range(teacher.vocab_size) if each not in never)
         try:
-            await scores.score_with_top(
+            await scores.score(
                 self._session,
                 url,
                 [token, token],

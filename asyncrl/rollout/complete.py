@@ -130,7 +130,8 @@ class GroupCompletion:
         has_failed = await self._generate(group)
         if self.extends is not None and self._is_graded(group):
             with naming(group):
-                teaches = any(_has_gradient(worth) for _, worth in self._worths(group))
+                worths = [worth for _, worth in self._worths(group)]
+            teaches = any(each.advantage or any(value for _, value in each.turns) for each in worths)
             if self.extends(group, teaches):
                 self.queue.extend(group)
                 has_failed = await self._generate(group)
@@ -221,10 +222,6 @@ class GroupCompletion:
     def _drop(self, group: Group, reason: DropReason) -> None:
         self.queue.drop(group, reason)
         self.ended(group, reason)
-
-
-def _has_gradient(worth: Worth) -> bool:
-    return bool(worth.advantage) or any(advantage for _, advantage in worth.turns)
 
 
 def _without_verdict(group: Group) -> list[Trajectory]:

@@ -1,18 +1,14 @@
 """Draining before a publish (rollout.interrupt: drain): what is in flight ends, and nothing new begins.
 
-This is how trainers without partial rollouts publish: every trajectory then has exactly one policy version,
-and servers idle until the longest has ended. SGLang itself would delay an update without a pause;
-but it serves such an update before its digests are compared, and lets requests in between two buckets of a
-transport. So the controller waits, and the publish finds idle servers. Evaluations end too, and so does what
-streams from servers that the trainer does not publish to: they join with the new version once announced.
+Every trajectory then has one policy version, as with trainers without partial rollouts, and servers idle
+until the longest has ended. The controller waits because SGLang, which would delay an update without a pause,
+serves it before its digests are compared and lets requests in between two buckets of a transport. Evaluations
+end too, and so does what streams from servers that the trainer does not publish to.
 
-A trajectory whose tool works has no request, but tokens: it counts as in flight, and so do the turns that
-follow, because none may hold tokens of two versions. Servers then idle for the slowest tool: a publish waits
-turns.max_tool_seconds per trajectory at most, besides its tokens.
-
-An agent counts from its start, before its first call: its place among agent.max_agents may be the one that an
-agent with tokens waits for. No agent of another group starts. A publish waits agent.timeout_seconds of their
-own time at most, besides their tokens.
+A trajectory whose tool works has tokens and no request: it counts as in flight, and so do the turns that
+follow. An agent counts from its start, before its first call: its place among agent.max_agents may be the one
+that an agent with tokens waits for; no agent of another group starts. Besides tokens, a publish waits
+turns.max_tool_seconds per trajectory at most, and agent.timeout_seconds of the agents' own time.
 
 Groups that have tokens continue, in rounds and on other servers too, while one can take them. What cannot
 (its only server died, or the run stops) is dropped when the next version would have to (`Generator.run`).

@@ -48,7 +48,7 @@ class EarlyAbort(RunPart):
                 continue
             for connection in ending:
                 if self._is_hedged(connection):
-                    connection.shun()
+                    connection.is_shunned = True
                     log.warning(
                         "group %d got no token from %s for %.0f s: it resumes elsewhere from its prefixes",
                         connection.group.group_id,

@@ -104,18 +104,15 @@ class VerdictWaits:
         silence.num_waiting += num_responses
         try:
             yield
-            self._answered(verifier, silence)
+            now = self._clock()
+            if silence.told_seconds:
+                seconds = now - silence.since_seconds
+                log.warning('the verifier "%s" answers again, after %.0f s.', verifier, seconds)
+            silence.since_seconds, silence.told_seconds = now, 0.0
         finally:
             silence.num_waiting -= num_responses
             if not silence.num_waiting:
                 del self._silences[verifier]
-
-    def _answered(self, verifier: str, silence: _Silence) -> None:
-        now = self._clock()
-        if silence.told_seconds:
-            seconds = now - silence.since_seconds
-            log.warning('the verifier "%s" answers again, after %.0f s.', verifier, seconds)
-        silence.since_seconds, silence.told_seconds = now, 0.0
 
     def look(self) -> None:
         """Names the verifiers that have been silent for too long; called every few seconds."""

@@ -56,19 +56,13 @@ class Connection:
     num_prompt_tokens: int
     """Tokens of its prompts; requests of one task share theirs."""
     is_ending: bool = False
+    """Its server was asked to end it; its trajectories resume from their prefixes."""
     is_shunned: bool = False
+    """It was too slow here: the group resumes on another server if there is one."""
 
     def silence_seconds(self) -> float:
         """Silence of the request that waits longest for a token."""
         return now_seconds() - min((r.moved_seconds for r in self.requests.values()), default=now_seconds())
-
-    def shun(self) -> None:
-        """It was too slow here: the group resumes on another server if there is one."""
-        self.is_shunned = True
-
-    def expect_end(self) -> None:
-        """Its server is asked to end it; its trajectories resume from their prefixes."""
-        self.is_ending = True
 
     def cut(self) -> None:
         """Leaves the connection now; unconfirmed tokens are lost, confirmed ones stay."""
@@ -187,7 +181,7 @@ class Generator:
 
     async def end(self, connection: Connection) -> None:
         """Asks the server to end the requests of `connection`; each then carries what it has."""
-        connection.expect_end()
+        connection.is_ending = True
         for request_id in list(connection.requests):
             await self._try(control.abort(self.fleet.session, connection.server.url, request_id))
 

@@ -48,47 +48,36 @@ class TeacherFailed(AsyncrlError):
     """The teacher gives no more log-probs; the message says why."""
 
 
+@dataclass
 class Teacher:
-    """One per run."""
+    """One per run. `metrics` are counted since the start."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        temperature: float,
-        session: aiohttp.ClientSession,
-        waits: Waits,
-        processes: ProcessOwner,
-        max_running: int,
-        timeout_seconds: float,
-        max_refused_in_a_row: int,
-        top_k: int = 0,
-        never: Collection[int] = (),
-        pause_seconds: float = PAUSE_SECONDS,
-        clock: Callable[[], float] = now_seconds,
-    ) -> None:
-        """Asks `max_running` responses at once, at `temperature`, and for the `top_k` likeliest tokens, of
-        which the policy samples those of `never` never."""
-        self.url = url
-        self._temperature = temperature
-        self._top_k = top_k
-        self._never = never
-        self._session = session
-        self._waits = waits
-        self._processes = processes
-        self._room = asyncio.Semaphore(max_running)
-        self._timeout_seconds = timeout_seconds
-        self._pause_seconds = pause_seconds
-        self._refusals = FaultsInARow(max_refused_in_a_row, clock)
+    url: str
+    temperature: float
+    session: aiohttp.ClientSession
+    waits: Waits
+    processes: ProcessOwner
+    max_running: int
+    """Most responses that are asked about at once."""
+    timeout_seconds: float
+    max_refused_in_a_row: int
+    top_k: int = 0
+    """Likeliest tokens that are asked for at each place."""
+    never: Collection[int] = ()
+    """Tokens that the policy never samples."""
+    pause_seconds: float = PAUSE_SECONDS
+    clock: Callable[[], float] = now_seconds
+    num_scored: int = 0
+    num_refused: int = 0
+    seconds: float = 0.0
+    _num_heals: int = 0
+    _num_failures: int = 0
+    """In a row."""
+
+    def __post_init__(self) -> None:
+        self._room = asyncio.Semaphore(self.max_running)
+        self._refusals = FaultsInARow(self.max_refused_in_a_row, self.clock)
         self._healing = asyncio.Lock()
-        self._num_heals = 0
-        self._num_failures = 0
-        """In a row."""
-        self.num_scored = 0
-        """Responses since the start."""
-        self.num_refused = 0
-        self.seconds = 0.0
-        """Spent on the answers to them, summed."""
 
     def progress(self) -> tuple[int, int, int]:
         """Changes as long as anything moves."""
@@ -105,9 +94,7 @@ class Teacher:
     async def scores(self, trajectory: Trajectory) -> dict[str, Columns] | None:
         """The columns of the sampled tokens of a finished trajectory and of its branches, by their ids; None
         where the server refuses one of them. Raises TeacherFailed."""
-        with self._waits.waiting(
-            f"trajectory {trajectory.trajectory_id}", Blocker(BlockerKind.TEACHER, NAME)
-        ):
+        with self.waits.waiting(f"trajectory {trajectory.trajectory_id}", Blocker(BlockerKind.TEACHER, NAME)):
             try:
                 found = {
                     line.trajectory_id: await self._scores_of(line)
@@ -131,14 +118,14 @@ class Teacher:
             try:
                 async with self._room:
                     begun = now_seconds()
-                    found, top = await scores.score_with_top(
-                        self._session,
+                    found, top = await scores.score(
+                        self.session,
                         self.url,
                         tokens,
                         first=first,
-                        temperature=self._temperature,
-                        timeout_seconds=self._timeout_seconds,
-                        top_k=self._top_k,
+                        temperature=self.temperature,
+                        timeout_seconds=self.timeout_seconds,
+                        top_k=self.top_k,
                     )
             except RequestRefused:
                 raise
@@ -149,7 +136,7 @@ class Teacher:
             self.seconds += now_seconds() - begun
             rows = [top[place] for place in places] if top else []
             columns = {TEACHER_LOGPROBS: pack_logprobs([found[place] for place in places])}
-            return columns | ({TEACHER_TOP: pack_top(rows, self._never)} if rows else {})
+            return columns | ({TEACHER_TOP: pack_top(rows, self.never)} if rows else {})
 
     async def _heal(self, num_heals: int, error: ServerError) -> None:
         """Returns when the server may be asked again: one attempt for all responses that it failed. Raises
@@ -168,14 +155,14 @@ class Teacher:
                 await self._bring_back()
             except ServerError as refusal:
                 log.warning("%s (%s) does not come back: %s", NAME, self.url, refusal)
-                await asyncio.sleep(self._pause_seconds)
+                await asyncio.sleep(self.pause_seconds)
             self._num_heals += 1
 
     async def _bring_back(self) -> None:
-        if self._num_failures <= _MAX_RETRIES and await health.is_ready(self._session, self.url):
-            await asyncio.sleep(self._pause_seconds)
+        if self._num_failures <= _MAX_RETRIES and await health.is_ready(self.session, self.url):
+            await asyncio.sleep(self.pause_seconds)
             return
-        self.url = await self._processes.restart_server(self.url) or self.url
+        self.url = await self.processes.restart_server(self.url) or self.url
         log.warning("%s is back at %s", NAME, self.url)
 
     def _refused(self, trajectory: Trajectory, error: RequestRefused) -> None:

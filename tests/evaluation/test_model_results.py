@@ -1,4 +1,5 @@
-"""Results of several models as they come: what is finished, and the JSON of it."""
+"""Results of several models as they come: what is finished, the JSON of it, and the answers that are kept as
+text."""
 
 import dataclasses
 import json
@@ -10,8 +11,9 @@ from fakes.records import make_score, make_task
 
 from asyncrl.errors import InputError
 from asyncrl.evaluation.evaluation_set import EvaluationSet
-from asyncrl.evaluation.model_results import Comparison
+from asyncrl.evaluation.model_results import Comparison, shown_answers
 from asyncrl.evaluation.result import GradedResponse, Result, greedy_result
+from asyncrl.journal.kept_answers import MOST_CHARACTERS, MOST_TASKS
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.observe.metrics.sample_curves import Tally
 from asyncrl.records import SamplingParams
@@ -91,3 +93,27 @@ def test_a_file_that_cannot_be_written_is_refused_before_anything_is_asked(
 ) -> None:
     with pytest.raises(InputError, match="--out is .*could not be written: No such file"):
         Comparison(["base"], [eval_set], file=tmp_path / "nowhere" / "out.json")
+
+
+def answered(text: str, correctness: float | None = 1.0) -> GradedResponse:
+    return GradedResponse(text, 3, (0,), make_score(correctness))
+
+
+def test_the_most_likely_answers_are_kept_where_there_are_any_and_the_first_samples_elsewhere() -> None:
+    samples = [[answered("a"), answered("b")], [answered("c"), answered("d")]]
+    greedy = [[answered("e", 0.0)], [answered("f", None)]]
+    found = shown_answers(TASKS, Result(None, None, {}, greedy, samples))
+    assert found["is_greedy"] and [each["text"] for each in found["tasks"]] == ["e", "f"]
+    assert [each["correctness"] for each in found["tasks"]] == [0.0, None]
+    assert [each["prompt"] for each in found["tasks"]] == [task.prompt for task in TASKS]
+    found = shown_answers(TASKS, Result(None, None, {}, sampled_responses=samples))
+    assert not found["is_greedy"] and [each["text"] for each in found["tasks"]] == ["a", "c"]
+
+
+def test_long_texts_are_shortened_and_only_the_first_tasks_are_kept() -> None:
+    tasks = [dataclasses.replace(make_task(n), prompt="q" * 9999) for n in range(MOST_TASKS + 5)]
+    found = shown_answers(tasks, Result(None, None, {}, [[answered("a\ud800" + "b" * 9999)]] * len(tasks)))
+    assert found["num_tasks"] == len(tasks) and len(found["tasks"]) == MOST_TASKS
+    first = found["tasks"][0]
+    assert first["text"].startswith("a\ufffdb") and "characters are not shown" in first["text"]
+    assert MOST_CHARACTERS < len(first["text"]) < MOST_CHARACTERS + 100 > len(first["prompt"])

@@ -19,7 +19,7 @@ from fakes.records import make_queue, make_task, reopen
 
 from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
-from asyncrl.loops import RunPhase, background
+from asyncrl.loops import background
 from asyncrl.recipe import Algorithm
 from asyncrl.records import (
     DropReason,
@@ -73,6 +73,41 @@ async def player_of(
 
 async def play(player: TurnPlayer, group: Group) -> list[Trajectory]:
     return [trajectory async for trajectory in player.run(group)]
+
+
+def failing(error: Exception, recovery: Recovery = Recovery.REPLAYABLE) -> FakeEpisodes:
+    def fails(turn: int, text: str) -> Observation | End:
+        raise error
+
+    return FakeEpisodes(fails, recovery)
+
+
+async def answering(player: TurnPlayer, count: int = 2) -> None:
+    while len(player.answering) < count:
+        await asyncio.sleep(0)
+
+
+@dataclasses.dataclass
+class AtWork:
+    """A group that is played, and whose tools work on the first turn of both trajectories until they may
+    answer."""
+
+    player: TurnPlayer
+    group: Group
+    engine: FakeEngine
+    episodes: FakeEpisodes
+    work: "asyncio.Task[list[Trajectory]]"
+
+
+@asynccontextmanager
+async def at_work(folder: Path, **limits: int) -> AsyncIterator[AtWork]:
+    episodes = FakeEpisodes(three_turns)
+    episodes.may_answer.clear()
+    async with player_of(folder, episodes, **limits) as (player, group, engine):
+        assert not player.is_answering_in_time()
+        work = asyncio.create_task(play(player, group))
+        await answering(player)
+        yield AtWork(player, group, engine, episodes, work)
 
 
 async def test_turns_are_sampled_and_answers_are_observed_until_the_environment_ends(tmp_path: Path) -> None:
@@ -138,10 +173,7 @@ async def test_a_fault_is_retried_with_a_new_environment_that_replays_what_was_a
 async def test_a_fault_has_no_score_and_a_turn_over_its_limit_is_wrong(
     tmp_path: Path, error: Exception, outcome: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fails(turn: int, text: str) -> Observation | End:
-        raise error
-
-    async with player_of(tmp_path, FakeEpisodes(fails)) as (player, group, engine):
+    async with player_of(tmp_path, failing(error)) as (player, group, engine):
         await play(player, group)
         assert [score.outcome for score in group.scores.values()] == [outcome] * 2
     # Two trajectories, one cause; a limit is the response's doing.
@@ -188,10 +220,7 @@ async def test_an_answer_or_a_limit_between_faults_ends_nothing(tmp_path: Path) 
 
 
 async def test_an_environment_that_fails_at_once_is_asked_slowly_until_the_run_ends(tmp_path: Path) -> None:
-    def fails(turn: int, text: str) -> Observation | End:
-        raise EnvironmentFault("it broke")
-
-    async with player_of(tmp_path, FakeEpisodes(fails)) as (player, group, engine):
+    async with player_of(tmp_path, failing(EnvironmentFault("it broke"))) as (player, group, engine):
         watched = player.conversations.faults = TurnFaults(FaultsInARow(2, Clock()))
         await play(player, group)
         assert watched.in_a_row.pause_seconds('the environment "game"') == PAUSE_SECONDS
@@ -213,20 +242,26 @@ async def test_an_environment_that_never_starts_is_named_by_its_start(tmp_path: 
             await play(player, group)
 
 
+def reopened(folder: Path, messages: list[dict[str, str]]) -> ReplayQueue:
+    """The queue of a run that was killed when both trajectories had `messages` for their first turn."""
+    queue = make_queue(folder)
+    queue.announce(0)
+    group = queue.admit(task())
+    notes = json.dumps({"seconds": 0.5, "messages": messages})
+    for trajectory in group.trajectories:
+        queue.append(group, trajectory, [Segment(0, list(TURN), [-1.0] * 3)], None)
+        trajectory.turn_finish = Finish.STOP
+        queue.observe(group, trajectory, Observed(list(OBSERVED), notes))
+    again = reopen(queue, folder)
+    again.live[0].task = task()
+    return again
+
+
 @pytest.mark.parametrize("recovery", list(Recovery))
 async def test_a_restart_continues_after_the_answers_in_the_journal(
     tmp_path: Path, recovery: Recovery
 ) -> None:
-    queue = make_queue(tmp_path)
-    queue.announce(0)
-    group = queue.admit(task())
-    for trajectory in group.trajectories:
-        queue.append(group, trajectory, [Segment(0, list(TURN), [-1.0] * 3)], None)
-        trajectory.turn_finish = Finish.STOP
-        notes = '{"seconds": 0.5, "messages": [{"role": "user", "content": "not 30 31 1"}]}'
-        queue.observe(group, trajectory, Observed(list(OBSERVED), notes))
-    again = reopen(queue, tmp_path)
-    again.live[0].task = task()
+    again = reopened(tmp_path, [{"role": "user", "content": "not 30 31 1"}])
     episodes = FakeEpisodes(three_turns, recovery)
     async with player_of(tmp_path, episodes, queue=again) as (player, group, engine):
         (first, _) = await play(player, group)
@@ -241,49 +276,32 @@ async def test_a_restart_continues_after_the_answers_in_the_journal(
 
 
 async def test_an_environment_that_answers_otherwise_when_replayed_is_a_fault(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path)
-    queue.announce(0)
-    group = queue.admit(task())
-    for trajectory in group.trajectories:
-        queue.append(group, trajectory, [Segment(0, list(TURN), [-1.0] * 3)], None)
-        trajectory.turn_finish = Finish.STOP
-        queue.observe(group, trajectory, Observed(list(OBSERVED), '{"seconds": 0.5, "messages": []}'))
-    again = reopen(queue, tmp_path)
-    again.live[0].task = task()
-    async with player_of(tmp_path, FakeEpisodes(three_turns), queue=again) as (player, group, engine):
+    async with player_of(tmp_path, FakeEpisodes(three_turns), queue=reopened(tmp_path, [])) as (
+        player,
+        group,
+        engine,
+    ):
         await play(player, group)
         assert all("answered otherwise" in score.detail for score in group.scores.values())
 
 
-async def play_until_two_turns_wait(player: TurnPlayer, group: Group) -> "asyncio.Task[list[Trajectory]]":
-    work = asyncio.create_task(play(player, group))
-    while len(player.answering) < 2:
-        await asyncio.sleep(0)
-    return work
-
-
 async def test_while_a_tool_works_its_server_has_a_free_slot(tmp_path: Path) -> None:
-    episodes = FakeEpisodes(three_turns)
-    episodes.may_answer.clear()
-    async with player_of(tmp_path, episodes) as (player, group, engine):
-        work = await play_until_two_turns_wait(player, group)
-        assert player.generator.fleet.router.num_in_flight == 0
-        assert 'waits for the answer to its turn by the environment "game"' in player.waits.describe_waits()
-        episodes.may_answer.set()
-        assert len(await work) == 2
+    async with at_work(tmp_path) as run:
+        assert run.player.generator.fleet.router.num_in_flight == 0
+        told = run.player.waits.describe_waits()
+        assert 'waits for the answer to its turn by the environment "game"' in told
+        run.episodes.may_answer.set()
+        assert len(await run.work) == 2
 
 
 async def test_an_answer_that_comes_after_its_group_was_dropped_is_not_recorded(tmp_path: Path) -> None:
-    episodes = FakeEpisodes(three_turns)
-    episodes.may_answer.clear()
-    async with player_of(tmp_path, episodes) as (player, group, engine):
-        work = await play_until_two_turns_wait(player, group)
-        player.queue.drop(group, DropReason.STALE)
-        episodes.may_answer.set()
-        assert await work == []
-        assert all(episode.is_closed for episode in episodes.opened)
-        player.queue.journal.barrier_blocking()
-        reader = JournalReader(player.queue.journal.path)
+    async with at_work(tmp_path) as run:
+        run.player.queue.drop(run.group, DropReason.STALE)
+        run.episodes.may_answer.set()
+        assert await run.work == []
+        assert all(episode.is_closed for episode in run.episodes.opened)
+        run.player.queue.journal.barrier_blocking()
+        reader = JournalReader(run.player.queue.journal.path)
         assert reader.read("SELECT count(*) FROM observations") == [(0,)]
 
 
@@ -320,11 +338,6 @@ async def test_the_score_of_an_environment_and_the_end_are_one_transaction(tmp_p
         assert len(ends) == 2 and all(any("SET outcome" in sql for sql, _ in rows) for rows in ends)
 
 
-async def answering(player: TurnPlayer, count: int = 2) -> None:
-    while len(player.answering) < count:
-        await asyncio.sleep(0)
-
-
 async def test_the_environments_of_a_group_that_is_dropped_close_at_once_and_its_tools_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -354,28 +367,21 @@ async def test_the_environments_of_a_group_that_is_dropped_close_at_once_and_its
 async def test_the_end_of_a_run_abandons_answers_and_a_stop_records_those_that_still_come(
     tmp_path: Path, is_stopped: bool
 ) -> None:
-    episodes = FakeEpisodes(three_turns)
-    episodes.may_answer.clear()
-    async with player_of(tmp_path, episodes) as (player, group, engine):
-        state = player.generator.state = RunPhase(player.waits)
-        async with background(player.loop(), "turns"):
-            work = asyncio.create_task(play(player, group))
-            await answering(player)
+    async with at_work(tmp_path) as run:
+        state = run.player.generator.state
+        async with background(run.player.loop(), "turns"):
             state.stop() if is_stopped else state.end_training()
             if is_stopped:
                 await asyncio.sleep(0)
-                assert len(player.answering) == 2
-                episodes.may_answer.set()
-            assert await work == []
-        assert [t.num_observations() for t in group.trajectories] == [int(is_stopped)] * 2
-        assert all(episode.is_closed for episode in episodes.opened)
+                assert len(run.player.answering) == 2
+                run.episodes.may_answer.set()
+            assert await run.work == []
+        assert [t.num_observations() for t in run.group.trajectories] == [int(is_stopped)] * 2
+        assert all(episode.is_closed for episode in run.episodes.opened)
 
 
 async def test_an_environment_that_cannot_be_played_again_is_asked_no_turn_twice(tmp_path: Path) -> None:
-    def fails(turn: int, text: str) -> Observation | End:
-        raise EnvironmentFault("it broke")
-
-    episodes = FakeEpisodes(fails, Recovery.NEITHER)
+    episodes = failing(EnvironmentFault("it broke"), Recovery.NEITHER)
     async with player_of(tmp_path, episodes, num_fault_retries=3) as (player, group, engine):
         await play(player, group)
         assert [score.detail for score in group.scores.values()] == ["environment: it broke"] * 2
@@ -403,64 +409,52 @@ async def test_servers_that_fail_on_one_trajectory_end_the_waits_of_its_group(tm
 
 
 async def test_a_tool_is_in_time_until_a_replay_and_its_answer_are_late(tmp_path: Path) -> None:
-    episodes = FakeEpisodes(three_turns)
-    episodes.may_answer.clear()
-    async with player_of(tmp_path, episodes, max_tool_seconds=1000) as (player, group, engine):
-        assert not player.is_answering_in_time()
-        work = asyncio.create_task(play(player, group))
-        await answering(player)
+    async with at_work(tmp_path, max_tool_seconds=1000) as run:
+        player = run.player
         assert player.is_answering_in_time() and player.num_answered() == 0
         for name, answer in player.answering.items():
             player.answering[name] = dataclasses.replace(answer, since_seconds=answer.since_seconds - 2001)
         assert not player.is_answering_in_time()
-        assert 'turn by the environment "game"' in player.waits.describe_waits()
-        episodes.may_answer.set()
-        await work
+        run.episodes.may_answer.set()
+        await run.work
         assert player.num_answered() == 6
 
 
 async def test_an_answer_that_comes_while_nothing_may_stream_is_recorded_and_its_turn_waits(
     tmp_path: Path,
 ) -> None:
-    episodes = FakeEpisodes(three_turns)
-    episodes.may_answer.clear()
-    async with player_of(tmp_path, episodes) as (player, group, engine):
-        work = asyncio.create_task(play(player, group))
-        await answering(player)
+    async with at_work(tmp_path) as run:
+        generator = run.player.generator
         # As when the servers sleep, the trainer went back, or a round is over.
-        player.generator.state.hold_streams()
-        episodes.may_answer.set()
-        while player.generator.num_waiting < 2:
+        generator.state.hold_streams()
+        run.episodes.may_answer.set()
+        while generator.num_waiting < 2:
             await asyncio.sleep(0)
-        assert [t.num_observations() for t in group.trajectories] == [1, 1]
-        assert len(engine.bodies) == 2 and player.generator.fleet.router.num_in_flight == 0
-        player.generator.state.release_streams()
-        assert len(await work) == 2
+        assert [t.num_observations() for t in run.group.trajectories] == [1, 1]
+        assert len(run.engine.bodies) == 2 and generator.fleet.router.num_in_flight == 0
+        generator.state.release_streams()
+        assert len(await run.work) == 2
 
 
 @pytest.mark.parametrize("is_drained", [True, False])
 async def test_a_drain_waits_for_tools_and_for_the_turns_that_follow(
     tmp_path: Path, is_drained: bool
 ) -> None:
-    episodes = FakeEpisodes(three_turns)
-    episodes.may_answer.clear()
-    async with player_of(tmp_path, episodes) as (player, group, engine):
-        fleet, queue, generator = player.generator.fleet, player.queue, player.generator
-        drain = Drain(queue, fleet, generator, player.waits)
-        queue._changed = player.waits.notify
-        work = asyncio.create_task(play(player, group))
-        await answering(player)
-        fleet.router.start_drain()
-        assert fleet.router.num_in_flight == 0 and not drain.is_idle()
-        assert fleet.router.pick(1, is_new=True) is None
+    async with at_work(tmp_path) as run:
+        generator, queue = run.player.generator, run.player.queue
+        drain = Drain(queue, generator.fleet, generator, run.player.waits)
+        router = generator.fleet.router
+        router.start_drain()
+        assert router.num_in_flight == 0 and not drain.is_idle()
+        assert router.pick(1, is_new=True) is None
         if is_drained:
-            episodes.may_answer.set()
-            assert [len(trajectory.turns()) for trajectory in await work] == [3, 3]
+            run.episodes.may_answer.set()
+            assert [len(trajectory.turns()) for trajectory in await run.work] == [3, 3]
         else:
-            queue.drop(group, DropReason.STALE)
+            queue.drop(run.group, DropReason.STALE)
         assert drain.is_idle()
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        run.work.cancel()
+        await asyncio.gather(run.work, return_exceptions=True)
 
 
 async def test_a_conversation_that_outgrows_a_servers_cache_waits_for_an_idle_one_and_ends(

@@ -13,7 +13,7 @@ from asyncrl.serving.sglang import http
 SGLANG_VERSION = "0.5.23"
 """The one that the plugin's hooks are written for."""
 HOOKS_PATH = "/asyncrl/hooks"
-"""Not SGLang's: asyncrl's plugin answers it, see engine/hooks/applied_hooks.py."""
+"""Not SGLang's: asyncrl's plugin answers it, see engine/hooks/access.py."""
 INPUT_LOGPROBS = "sglang.srt.layers.logprob_processor.InputLogprobProcessor.forward"
 """Target of the hook that gives input tokens log-probs at the request's temperature."""
 
@@ -38,12 +38,9 @@ async def check_hooks(
     top_k: int | None = None,
     returns_routes: bool = False,
 ) -> Engine:
-    """Raises ServerError when a hook of asyncrl's plugin does not apply there: versions of tokens and digests
-    of weights would be missing or wrong. So it does when the tokens that the server never samples are others
-    than `unsampled`, or its output layer computes in float32 and the trainer's does not, or the reverse: its
-    log-probs would be of another distribution than the trainer's. So it does when its kernels are those of
-    model.bitwise_agreement and the run's are not (`is_bitwise`), or the reverse. And so it does when it would
-    not say which `top_k` tokens it kept, or which experts each token took (`returns_routes`)."""
+    """Raises ServerError when a hook of asyncrl's plugin does not apply there, or where the server differs
+    from what is given (`FleetSettings`): versions of tokens and digests of weights would be missing or wrong,
+    or log-probs of another distribution than the trainer's."""
     found = await http.get_json(session, f"{url}{HOOKS_PATH}")
     if found is None:
         raise ServerError(
@@ -70,20 +67,22 @@ async def check_hooks(
     for option in options:
         if (why := reason_against(option)) is not None:
             raise ServerError(f"{url} was started with {option}: {why}. Start it without.")
-    if float32_head is not None and float32_head != (FLOAT32_HEAD in options):
-        here, wanted = ("with", "without") if FLOAT32_HEAD in options else ("without", "with")
-        raise ServerError(
-            f"{url} was started {here} {FLOAT32_HEAD}, but model.float32_logits asks for a server {wanted} "
-            f"it: its log-probs are not computed as the trainer computes them. Start it {wanted}, or change "
-            f"model.float32_logits."
-        )
-    if is_bitwise is not None and is_bitwise != (found.get("bitwise") is True):
-        here, wanted = ("without", "with") if is_bitwise else ("with", "without")
-        raise ServerError(
-            f"{url} was started {here} {BITWISE_VARIABLE}=1, but model.bitwise_agreement asks for a server "
-            f"{wanted} it: its log-probs are not computed as the trainer computes them. Start it {wanted}, "
-            f"on a CPU and with the run's version of asyncrl, or change model.bitwise_agreement."
-        )
+    for flag, is_there, is_wanted, key, how in (
+        (FLOAT32_HEAD, FLOAT32_HEAD in options, float32_head, "model.float32_logits", ""),
+        (
+            f"{BITWISE_VARIABLE}=1",
+            found.get("bitwise") is True,
+            is_bitwise,
+            "model.bitwise_agreement",
+            ", on a CPU and with the run's version of asyncrl",
+        ),
+    ):
+        if is_wanted is not None and is_there != is_wanted:
+            here, wanted = ("with", "without") if is_there else ("without", "with")
+            raise ServerError(
+                f"{url} was started {here} {flag}, but {key} asks for a server {wanted} it: its log-probs "
+                f"are not computed as the trainer computes them. Start it {wanted}{how}, or change {key}."
+            )
     there = str(found.get("unsampled", ""))
     if unsampled is not None and there != str(unsampled):
         raise ServerError(

@@ -40,32 +40,11 @@ async def score(
     first: int,
     temperature: float,
     timeout_seconds: float,
-) -> list[float]:
-    """Natural log-probs of tokens[first:], each given all before it, of logits / `temperature`; `first` >= 1.
-    Fails as `score_with_top`."""
-    logprobs, _ = await score_with_top(
-        session,
-        url,
-        tokens,
-        first=first,
-        temperature=temperature,
-        timeout_seconds=timeout_seconds,
-        top_k=0,
-    )
-    return logprobs
-
-
-async def score_with_top(
-    session: aiohttp.ClientSession,
-    url: str,
-    tokens: Sequence[int],
-    *,
-    first: int,
-    temperature: float,
-    timeout_seconds: float,
-    top_k: int,
+    top_k: int = 0,
 ) -> tuple[list[float], list[TopRow]]:
-    """(log-probs as `score`, the `top_k` likeliest tokens at the place of each; none for a `top_k` of 0).
+    """(log-probs, likeliest tokens) of tokens[first:], each given all before it, of logits / `temperature`;
+    `first` >= 1. Natural logarithms; the `top_k` likeliest tokens at the place of each, none for a `top_k` of
+    0.
 
     A server without asyncrl's plugin knows temperature 1 alone (`knows_temperatures`). Raises ServerError,
     and RequestRefused where the server refuses the text, such as one that is longer than its context, or

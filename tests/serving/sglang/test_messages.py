@@ -27,18 +27,13 @@ def test_a_group_is_one_request_with_an_id_and_a_budget_per_trajectory() -> None
     assert body["stream"] and body["return_logprob"]
 
 
-def test_greedy_is_temperature_zero() -> None:
-    body = generate_body([Prefix("a", [1], 10, is_greedy=True)], SAMPLING, salt="s")
-    assert body["sampling_params"][0]["temperature"] == 0.0
-
-
 def test_what_cuts_the_distribution_is_sent_where_it_is_set_and_to_no_greedy_request() -> None:
     cut = dataclasses.replace(SAMPLING, top_p=0.9, top_k=20, min_p=0.05, repetition_penalty=1.1)
     prefixes = [Prefix("a", [1], 10), Prefix("b", [1], 10, is_greedy=True)]
     sampled, greedy = generate_body(prefixes, cut, salt="s")["sampling_params"]
     names = ("top_p", "top_k", "min_p", "repetition_penalty")
     assert [sampled[name] for name in names] == [0.9, 20, 0.05, 1.1]
-    assert [greedy.get(name) for name in names] == [1.0, -1, None, 1.1]
+    assert [greedy.get(name) for name in names] == [1.0, -1, None, 1.1] and greedy["temperature"] == 0.0
     (plain,) = generate_body(prefixes[:1], SAMPLING, salt="s")["sampling_params"]
     assert plain.keys() == sampled.keys() - {"min_p", "repetition_penalty"}
 
