@@ -9,6 +9,7 @@ import functools
 import itertools
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from asyncrl.readers.chain.tables import brought, cost
 from asyncrl.readers.compare.contest import KINDS, Kind, differing_answers
 from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
-from asyncrl.readers.page.runs import RUNS, Run, answer, or_refused, table_json, whole
+from asyncrl.readers.page.runs import RUNS, Run, answer, or_refused, whole
 from asyncrl.readers.status import cause_of, stamp, state_of
 from asyncrl.run.metrics_file import RESUMED, Metrics
 from asyncrl.run.status import read_status
@@ -142,7 +143,7 @@ def _shown(name: str, folder: Path, names: dict[Path, str]) -> dict[str, Any]:
         "state": story.state,
         "story": story.model_dump(mode="json"),
         # The cards have what each stage began with and made.
-        "tables": [table_json(table) for table in (*brought(story), cost(story)) if table.rows],
+        "tables": [asdict(table) for table in (*brought(story), cost(story)) if table.rows],
         "runs": {number: run for number, run in there.items() if run is not None},
     }
 

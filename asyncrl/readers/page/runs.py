@@ -14,7 +14,6 @@ from asyncrl.errors import InputError
 from asyncrl.journal.reader import JournalReader
 from asyncrl.model.source import find_source
 from asyncrl.model.token_text import TokenTexts
-from asyncrl.observe.terminal.table import Table
 from asyncrl.readers.chain.story import is_chain, runs_of
 from asyncrl.readers.chain.tables import chain_folder
 from asyncrl.readers.status import stamp
@@ -184,12 +183,6 @@ def or_refused(read: Callable[..., T], *arguments: Any) -> T | dict[str, str]:
         return read(*arguments)
     except (InputError, OSError) as error:
         return {REFUSED: str(error)}
-
-
-def table_json(table: Table) -> dict[str, Any]:
-    """The table as the page draws it."""
-    rows = [list(row) for row in table.rows]
-    return {"title": table.title, "header": list(table.header), "rows": rows, "note": table.note}
 
 
 def whole(request: web.Request, name: str) -> int | None:

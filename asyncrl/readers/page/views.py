@@ -19,7 +19,7 @@ from asyncrl.journal.conservation import Conservation, read_conservation, read_l
 from asyncrl.journal.responses import ChangedTask, read_changed_tasks
 from asyncrl.observe.metrics.charts import evaluated_columns
 from asyncrl.observe.metrics.mishaps import group_faults, warnings_of
-from asyncrl.readers.page.runs import Run, answer, run_of, table_json, whole
+from asyncrl.readers.page.runs import Run, answer, run_of, whole
 from asyncrl.readers.report.answers import read_measured
 from asyncrl.readers.status import cause_of, stamp, state_of
 from asyncrl.run.metrics_file import RESUMED, Row
@@ -109,7 +109,7 @@ def read_evaluations(run: Run) -> list[dict[str, Any]]:
 def _read_evaluations(folder: Path, stamps: tuple[str, ...]) -> list[dict[str, Any]]:
     """`stamps` change with the file."""
     return [
-        {**table_json(each.table()), "name": each.name, "seconds": each.seconds, "compared": each.compared}
+        {**asdict(each.table()), "name": each.name, "seconds": each.seconds, "compared": each.compared}
         for each in read_measured(folder)
     ]
 
