@@ -6,55 +6,18 @@ are metrics, so that they stay when `replay.keep_steps` removes the texts.
 
 import asyncio
 import statistics
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from asyncrl.journal.responses import StepResponse, read_step_responses
+from asyncrl.journal.responses import read_step_responses
 from asyncrl.journal.writer import Journal
 from asyncrl.loops import TrainersWait, Waits, end_tasks
 from asyncrl.records import PolicyVersion
 from asyncrl.rollout.reflection import ReflectionWords
 from asyncrl.run.metrics_file import Row
-
-
-@dataclass
-class _Sums:
-    """Sums over the responses so far."""
-
-    words: ReflectionWords | None
-    lengths: dict[str, list[int]] = field(default_factory=dict)
-    """Outcome -> tokens of each response."""
-    counts: dict[str, list[int]] = field(default_factory=dict)
-    """Outcome -> reflection words of each response whose text is there."""
-    by_word: list[int] = field(default_factory=list)
-
-    def add(self, response: StepResponse) -> None:
-        self.lengths.setdefault(response.outcome, []).append(response.num_tokens)
-        if self.words is None or response.text is None:
-            return
-        found = self.words.count(response.text)
-        self.by_word = [sum(pair) for pair in zip(self.by_word or [0] * len(found), found, strict=True)]
-        self.counts.setdefault(response.outcome, []).append(sum(found))
-
-    def columns(self) -> Row:
-        """Columns of graded responses of the batch's new groups; means are None where there was none.
-
-        Reflection words have columns only where view.reflection_words names any."""
-        columns: Row = {"response_tokens_mean_by_outcome": _means(self.lengths)}
-        if self.words is None:
-            return columns
-        counts = [count for each in self.counts.values() for count in each]
-        columns["reflection_words_mean"] = statistics.fmean(counts) if counts else None
-        columns["reflection_words_share"] = statistics.fmean(map(bool, counts)) if counts else None
-        columns["reflection_words_mean_by_outcome"] = _means(self.counts)
-        columns["reflection_words_mean_by_word"] = (
-            {word: sum_ / len(counts) for word, sum_ in zip(self.words.words, self.by_word, strict=True)}
-            if counts
-            else {}
-        )
-        return columns
 
 
 @dataclass(eq=False)
@@ -89,14 +52,35 @@ class StepResponses:
             await end_tasks(self._reading[1])
 
     async def _read(self, version: PolicyVersion) -> Row:
-        sums = _Sums(self.words)
+        """Columns of graded responses of the batch's new groups; means are None where there was none.
+
+        Reflection words have columns only where view.reflection_words names any."""
+        lengths: defaultdict[str, list[int]] = defaultdict(list)
+        counts: defaultdict[str, list[int]] = defaultdict(list)
+        by_word: Counter[str] = Counter()
         with closing(read_step_responses(self.journal, version, num_samples=self.num_samples)) as groups:
             for group in groups:
                 for response in group:
-                    sums.add(response)
+                    lengths[response.outcome].append(response.num_tokens)
+                    if self.words is not None and response.text is not None:
+                        found = self.words.count(response.text)
+                        counts[response.outcome].append(sum(found))
+                        by_word.update(dict(zip(self.words.words, found, strict=True)))
                 # Streams are read in between.
                 await asyncio.sleep(0)
-        return sums.columns()
+        columns: Row = {"response_tokens_mean_by_outcome": _means(lengths)}
+        if self.words is None:
+            return columns
+        each = [count for found in counts.values() for count in found]
+        return {
+            **columns,
+            "reflection_words_mean": statistics.fmean(each) if each else None,
+            "reflection_words_share": statistics.fmean(map(bool, each)) if each else None,
+            "reflection_words_mean_by_outcome": _means(counts),
+            "reflection_words_mean_by_word": (
+                {word: by_word[word] / len(each) for word in self.words.words} if each else {}
+            ),
+        }
 
 
 def _means(values: Mapping[str, Sequence[int]]) -> dict[str, float]:
