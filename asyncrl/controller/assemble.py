@@ -47,8 +47,7 @@ from asyncrl.observe.metrics.batch_columns import (
     unjudged_columns,
 )
 from asyncrl.observe.metrics.prometheus import RunMetrics
-from asyncrl.observe.metrics.step_metrics import Meters, Observer, StepReport
-from asyncrl.observe.metrics.step_responses import StepResponses
+from asyncrl.observe.metrics.step_metrics import Meters, Observer, StepReport, StepResponses
 from asyncrl.observe.metrics.turn_metrics import AgentMeter
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files

@@ -11,8 +11,7 @@ from asyncrl.journal.compaction import Compaction
 from asyncrl.journal.starts import RunEnd
 from asyncrl.loops import RunPart, TrainersWait
 from asyncrl.observe.metrics.batch_columns import batch_metrics
-from asyncrl.observe.metrics.step_metrics import StepReport
-from asyncrl.observe.metrics.step_responses import StepResponses
+from asyncrl.observe.metrics.step_metrics import StepReport, StepResponses
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
 from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.serving.publication import Publication, WeightOwner, written

@@ -11,7 +11,7 @@ from fakes.records import generate, make_queue, make_score, make_task
 from asyncrl.journal.connection import open_for_reading
 from asyncrl.journal.responses import read_step_responses
 from asyncrl.loops import Waits
-from asyncrl.observe.metrics.step_responses import StepResponses
+from asyncrl.observe.metrics.step_metrics import StepResponses
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.rollout.reflection import ReflectionWords
 
