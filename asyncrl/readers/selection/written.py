@@ -24,6 +24,10 @@ from asyncrl.records import Observed
 from asyncrl.rollout.told_task import conversation_of
 from asyncrl.system.files import find_refusal
 
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.parquet
+
 TYPES = {
     "response": "string",
     "chosen": "string",
@@ -87,50 +91,35 @@ class LineMaker:
     ) -> dict[str, Any]:
         """One response, or the chosen and the rejected one. `tokens` by response id, where they are asked
         for."""
-        of_line = self._response if len(found) == 1 else self._pair
-        shared = {
+        is_pair = len(found) == 2
+        sides = list(zip(("chosen", "rejected") if is_pair else ("response",), found, strict=True))
+        line: dict[str, Any] = {"prompt": row.prompt}
+        for side, each in sides:
+            line[side] = each.text
+            if is_pair:
+                line[f"{side}_score"] = each.correctness()
+            if self.has_turns:
+                name = f"{side}_messages" if is_pair else "messages"
+                line[name], line[f"{name}_sampled"] = self.conversation(row, tokens[each.response_id])
+        if self.has_tokens:
+            first = found[0]
+            asked = tokens[first.response_id] if first.generated is None else first.generated
+            line["prompt_tokens"] = list(asked.prompt)
+            for side, each in sides:
+                line |= _response_tokens(side, each, tokens)
+        spec = row.verifier
+        line |= {
+            "answer": row.answer if is_json(row.answer) else str(row.answer),
+            # As a data row names its verifier.
+            "verifier": {"name": spec.name, "options": dict(spec.options)} if spec.options else spec.name,
             "from_run": self.origin.run,
             "from_row": row.row_id,
             "from_choice": self.origin.choice,
             "from_template": self.origin.template,
             "from_tokenizer": self.origin.tokenizer,
         }
-        gold = row.answer if is_json(row.answer) else str(row.answer)
-        own, spec = of_line(row, found, tokens), row.verifier
-        # As a data row names its verifier.
-        verifier = {"name": spec.name, "options": dict(spec.options)} if spec.options else spec.name
-        return {"prompt": row.prompt, **own, "answer": gold, "verifier": verifier, **shared} | {
-            name: value
-            for prefix, each in zip(("from_",) if len(found) == 1 else PAIR, found, strict=True)
-            for name, value in _provenance(prefix, each).items()
-        }
-
-    def _response(
-        self, row: Row, found: Sequence[Candidate], tokens: Mapping[str, ResponseTokens]
-    ) -> dict[str, Any]:
-        (each,) = found
-        line: dict[str, Any] = {"response": each.text}
-        if self.has_turns:
-            line["messages"], line["messages_sampled"] = self.conversation(row, tokens[each.response_id])
-        if self.has_tokens:
-            line["prompt_tokens"] = _prompt_tokens(each, tokens)
-            line |= _response_tokens("response", each, tokens)
-        return line
-
-    def _pair(
-        self, row: Row, found: Sequence[Candidate], tokens: Mapping[str, ResponseTokens]
-    ) -> dict[str, Any]:
-        line: dict[str, Any] = {}
-        for side, each in zip(SIDES, found, strict=True):
-            line[side] = each.text
-            line[f"{side}_score"] = each.correctness()
-            if self.has_turns:
-                said = self.conversation(row, tokens[each.response_id])
-                line[f"{side}_messages"], line[f"{side}_messages_sampled"] = said
-        if self.has_tokens:
-            line["prompt_tokens"] = _prompt_tokens(found[0], tokens)
-            for side, each in zip(SIDES, found, strict=True):
-                line |= _response_tokens(side, each, tokens)
+        for side, each in sides:
+            line |= _provenance(f"from_{side}_" if is_pair else "from_", each)
         return line
 
     def conversation(self, row: Row, tokens: ResponseTokens) -> tuple[list[dict[str, Any]], list[bool]]:
@@ -153,10 +142,6 @@ class LineMaker:
             messages += [{"role": "assistant", "content": turn}, *map(dict, answers)]
             are_sampled += [True, *(False for _ in answers)]
         return messages, are_sampled
-
-
-SIDES = ("chosen", "rejected")
-PAIR = ("from_chosen_", "from_rejected_")
 
 
 def _readable(part: Observed) -> Observed:
@@ -183,10 +168,6 @@ def _provenance(prefix: str, each: Candidate) -> dict[str, Any]:
     return {f"{prefix}{name}": value for name, value in found.items()}
 
 
-def _prompt_tokens(each: Candidate, tokens: Mapping[str, ResponseTokens]) -> list[int]:
-    return list(tokens[each.response_id].prompt if each.generated is None else each.generated.prompt)
-
-
 def _response_tokens(side: str, each: Candidate, tokens: Mapping[str, ResponseTokens]) -> dict[str, Any]:
     """All tokens after the prompt, and of each whether the policy sampled it: what answered a turn is not."""
     if each.generated is not None:
@@ -198,10 +179,6 @@ def _response_tokens(side: str, each: Candidate, tokens: Mapping[str, ResponseTo
         f"{side}_sampled": [not isinstance(part, Observed) for part in parts for _ in part.tokens],
     }
 
-
-if TYPE_CHECKING:
-    import pyarrow
-    import pyarrow.parquet
 
 JSONL, PARQUET = ".jsonl", ".parquet"
 ROWS_AT_ONCE = 2048
