@@ -5,6 +5,7 @@ import errno
 import os
 import resource
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,13 @@ def refused_writes(*, from_bytes: int = 0) -> Iterator[None]:
     """No file of this process may grow (EFBIG) beyond `from_bytes`, as on a full disk; needs no mounts. A
     write that ends beyond it writes what fits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    unwritten, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     resource.setrlimit(resource.RLIMIT_FSIZE, (from_bytes, hard))
     try:
         yield
     finally:
+        # A module imported meanwhile would leave half of its compiled file, which no later process can read.
+        sys.dont_write_bytecode = unwritten
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 

@@ -168,9 +168,6 @@ def test_a_conversation_has_its_answers_and_says_what_the_policy_wrote(tmp_path:
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.parquet"])
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(tmp_path: Path, name: str) -> None:
-    # Imported on a full disk, it would leave half of its compiled file.
-    import pyarrow.parquet  # noqa: F401
-
     with (
         refused_writes(from_bytes=1000),
         pytest.raises(DiskError, match=f"{name} could not be written: .* Nothing of it is left."),
