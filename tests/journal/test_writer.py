@@ -18,26 +18,11 @@ from asyncrl.journal.connection import bump
 from asyncrl.journal.writer import Journal, JournalError
 
 
-def test_what_is_behind_a_barrier_is_read_back(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j.sqlite")
-    journal.write(bump("a", 2), bump("a", 3))
-    journal.barrier_blocking()
-    assert journal.read("SELECT * FROM counters") == [("a", 5)]
-
-
 def test_closing_writes_what_was_handed_over(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.sqlite")
     journal.write(bump("a", 1))
     journal.close()
     assert sqlite3.connect(tmp_path / "j.sqlite").execute("SELECT * FROM counters").fetchall() == [("a", 1)]
-
-
-def test_statements_handed_over_together_are_committed_together_or_not_at_all(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j.sqlite")
-    journal.write(bump("a", 1), ("INSERT INTO no_such_table VALUES (1)", ()))
-    with pytest.raises(JournalError, match="no_such_table"):
-        journal.barrier_blocking()
-    assert journal.read("SELECT * FROM counters") == []
 
 
 def test_a_full_disk_is_said_and_loses_nothing_that_was_behind_a_barrier(tmp_path: Path) -> None:

@@ -18,10 +18,16 @@ def test_nothing_is_admitted_before_the_trainer_announced_its_version(tmp_path: 
         queue.admit(make_task())
 
 
-def test_admission_stops_at_the_staleness_bound(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=2, staleness=1)
+@pytest.mark.parametrize(
+    # (max_staleness 1 + version 0 + 1) * 2 groups per batch = 4; and no more than the run will train.
+    "sizes",
+    [{"staleness": 1}, {"staleness": 5, "steps": 2}],
+)
+def test_admission_stops_at_the_staleness_bound_and_at_the_end_of_the_run(
+    tmp_path: Path, sizes: dict[str, int]
+) -> None:
+    queue = make_queue(tmp_path, batch=2, **sizes)
     queue.announce(0)
-    # (max_staleness 1 + version 0 + 1) * 2 groups per batch = 4
     for number in range(4):
         queue.admit(make_task(number))
     assert not queue.can_admit()
@@ -47,14 +53,6 @@ def test_a_dropped_group_frees_its_place(tmp_path: Path) -> None:
     assert not queue.can_admit()
     queue.drop(group, DropReason.SERVER)
     assert queue.can_admit()
-
-
-def test_no_more_groups_are_admitted_than_the_run_will_train(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=2, staleness=5, steps=2)
-    queue.announce(0)
-    for number in range(4):
-        queue.admit(make_task(number))
-    assert not queue.can_admit()
 
 
 def test_a_token_older_than_its_admission_raises(tmp_path: Path) -> None:

@@ -28,6 +28,14 @@ def take(queue: ReplayQueue, step: int) -> list[Group]:
     return batch
 
 
+def after(num_steps: int, folder: Path, **sizes: int) -> ReplayQueue:
+    """A queue of which these steps have taken their batches."""
+    queue = make_queue(folder, **sizes)
+    for step in range(num_steps):
+        take(queue, step)
+    return queue
+
+
 def ids(groups: list[Group]) -> list[int]:
     return [group.group_id for group in groups]
 
@@ -115,9 +123,7 @@ def test_a_repeated_batch_is_read_back_as_it_was_given(tmp_path: Path) -> None:
 
 def test_a_restarted_controller_knows_what_was_used_how_often(tmp_path: Path) -> None:
     settings = {"batch": 1, "staleness": 4, "repeated": 2, "max_uses": 3}
-    queue = make_queue(tmp_path, **settings)
-    for step in range(3):
-        take(queue, step)
+    queue = after(3, tmp_path, **settings)
     used = {group_id: group.num_uses for group_id, group in repetition_of(queue).pool.items()}
     tokens = dict(queue.repeated_tokens)
     again = reopen(queue, tmp_path, **settings)
@@ -129,9 +135,7 @@ def test_a_restarted_controller_knows_what_was_used_how_often(tmp_path: Path) ->
 
 
 def test_tokens_are_counted_as_trained_once_and_as_repeated_each_time(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=1, staleness=4, repeated=1, max_uses=9)
-    for step in range(3):
-        take(queue, step)
+    queue = after(3, tmp_path, batch=1, staleness=4, repeated=1, max_uses=9)
     queue.commit(3, "step-3")
     assert (queue.counters[TRAINED], queue.counters[REPEATED]) == (18, 12)
     table = queue.conservation()
@@ -150,9 +154,7 @@ def test_tokens_stay_in_the_journal_until_no_later_batch_can_hold_them(tmp_path:
 
 
 def test_tokens_that_an_earlier_start_repeated_are_kept_as_long(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=1, staleness=2, repeated=2, max_uses=3)
-    for step in range(6):
-        take(queue, step)
+    queue = after(6, tmp_path, batch=1, staleness=2, repeated=2, max_uses=3)
     queue.journal.barrier_blocking()
     # The recipe of this start repeats nothing; step 5 was given groups of steps 3 and 4.
     commit(queue, Compaction(queue.journal, keep_steps=1, keep_checkpoints=1), 6)
@@ -160,9 +162,7 @@ def test_tokens_that_an_earlier_start_repeated_are_kept_as_long(tmp_path: Path) 
 
 
 def test_a_batch_is_refused_when_the_tokens_of_a_repeated_group_are_gone(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=1, staleness=2, repeated=2, max_uses=3)
-    for step in range(6):
-        take(queue, step)
+    queue = after(6, tmp_path, batch=1, staleness=2, repeated=2, max_uses=3)
     queue.commit(5, "step-5")
     queue.journal.write(*compact(0, 5))
     queue.journal.barrier_blocking()
@@ -171,9 +171,7 @@ def test_a_batch_is_refused_when_the_tokens_of_a_repeated_group_are_gone(tmp_pat
 
 
 def test_the_journal_says_in_which_steps_a_group_was_trained(tmp_path: Path) -> None:
-    queue = make_queue(tmp_path, batch=1, staleness=3, repeated=1, max_uses=3)
-    for step in range(3):
-        take(queue, step)
+    queue = after(3, tmp_path, batch=1, staleness=3, repeated=1, max_uses=3)
     queue.commit(3, "step-3")
     queue.journal.barrier_blocking()
     view = JournalReader(tmp_path / "journal.sqlite")

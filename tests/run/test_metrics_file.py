@@ -112,11 +112,6 @@ def test_each_evaluation_of_a_set_during_training_is_kept_until_a_resumed_run_ma
     assert [row["step"] for row in added.benchmarks] == [0, 2, 4]
 
 
-def test_a_run_without_a_metrics_file_is_empty(tmp_path: Path) -> None:
-    metrics = read_metrics(tmp_path / "metrics.jsonl")
-    assert (metrics.steps, metrics.evaluations, metrics.events) == ([], [], [])
-
-
 def test_a_full_disk_is_said_in_a_sentence(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path / "metrics.jsonl")
     with (
