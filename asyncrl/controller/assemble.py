@@ -23,7 +23,7 @@ from asyncrl.controller.context import RunContext, TrainerSession
 from asyncrl.controller.controller import Controller
 from asyncrl.controller.http_service import ControllerService, Endpoint
 from asyncrl.controller.inputs import Inputs, hidden_files, make_conversations, make_episodes, make_evaluator
-from asyncrl.controller.progress import RolloutSide, ServerMembership, Supervisor, TrainerSide, describe_run
+from asyncrl.controller.progress import RolloutSide, Supervisor, TrainerSide, change_servers, describe_run
 from asyncrl.controller.take_parts import (
     CompactedJournal,
     Evaluations,
@@ -268,7 +268,7 @@ def assemble(
         wire,
         endpoint=endpoint,
         keys=keys,
-        servers=ServerMembership(fleet, supervisor),
+        servers=functools.partial(change_servers, fleet, supervisor),
         files=files,
         metrics=metrics,
         has_open_metrics=cluster.open_metrics,

@@ -123,9 +123,15 @@ class Controller:
             async with self.run_tasks as tasks:
                 self.context.state.open()
                 looping = [part for part in self.parts if type(part).loop is not RunPart.loop]
+                watching = watch(
+                    self.sides,
+                    interval_seconds=WATCH_INTERVAL_SECONDS,
+                    describe=self.context.waits.describe_waits,
+                    also=self.grader.waits.look,
+                )
                 background = [
                     tasks.start(self._feed(), "feed"),
-                    tasks.start(self._watch(), "watch"),
+                    tasks.start(watching, "watch"),
                     *(tasks.start(part.loop(), type(part).__name__) for part in looping),
                     tasks.start(self.context.state.raise_failure(), "failure"),
                 ]
@@ -214,12 +220,3 @@ class Controller:
 
     async def _interrupt(self) -> None:
         await self.generator.interrupt(timeout_seconds=ENDING_SECONDS)
-
-    async def _watch(self) -> None:
-        """Warns, acts and at last ends the run when the rollout side or the trainer does not move."""
-        await watch(
-            self.sides,
-            interval_seconds=WATCH_INTERVAL_SECONDS,
-            describe=self.context.waits.describe_waits,
-            also=self.grader.waits.look,
-        )

@@ -61,14 +61,6 @@ class Requests(Protocol):
     async def commit(self, request: CommitRequest, wait_seconds: float) -> bool: ...
 
 
-class Membership(Protocol):
-    """The servers of a run, as a person changes them."""
-
-    def change(self, action: str, url: str) -> list[dict[str, Any]]:
-        """Given "add", "remove" or "list": the known of each server then. Raises AsyncrlError."""
-        ...
-
-
 class Scraped(Protocol):
     """The source of GET /metrics."""
 
@@ -92,13 +84,14 @@ class ControllerService:
         *,
         endpoint: Endpoint | None = None,
         keys: Keys | None = None,
-        servers: Membership | None = None,
+        servers: Callable[[str, str], list[dict[str, Any]]] | None = None,
         files: FileRoutes | None = None,
         metrics: Scraped | None = None,
         has_open_metrics: bool = False,
     ) -> None:
         """Without a token in `keys` no request needs one; servers of the user's own show their key to fetch
-        `files`. Paths of parts that are not given are not there."""
+        `files`. `servers` is given "add", "remove" or "list" and a URL, and answers what is known of each
+        server then. Paths of parts that are not given are not there."""
         self._requests = requests
         self._endpoint = endpoint or Endpoint()
         self._keys = keys or Keys()
@@ -177,7 +170,7 @@ class ControllerService:
         assert self._servers is not None
         try:
             body = await request.json()
-            return web.json_response(self._servers.change(str(body["action"]), str(body["url"])))
+            return web.json_response(self._servers(str(body["action"]), str(body["url"])))
         except (ValueError, KeyError, TypeError, AsyncrlError) as error:
             return _refusal(error)
 

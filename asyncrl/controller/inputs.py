@@ -169,6 +169,10 @@ def make_evaluator(
     agents: AgentKit | None,
 ) -> Evaluator:
     """Evaluations on the servers of `fleet`; `run_id` opens every request id."""
+    if conversations is not None:
+        # Counts of their own: what rollouts did is not theirs.
+        calls = conversations.calls if inputs.evaluation_kit is None else inputs.evaluation_kit.calls
+        conversations = conversations.by(inputs.evaluation_codec(), calls)
     return Evaluator(
         fleet=fleet,
         waits=waits,
@@ -178,13 +182,7 @@ def make_evaluator(
         context_tokens=inputs.context_tokens,
         run_id=run_id,
         counter=itertools.count(),
-        # Counts of their own: what rollouts did is not theirs.
-        conversations=None if conversations is None else _by(inputs, conversations),
+        conversations=conversations,
         max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
         agents=None if agents is None else EvaluatedAgents(agents),
     )
-
-
-def _by(inputs: Inputs, conversations: Conversations) -> Conversations:
-    calls = conversations.calls if inputs.evaluation_kit is None else inputs.evaluation_kit.calls
-    return conversations.by(inputs.evaluation_codec(), calls)

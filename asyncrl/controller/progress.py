@@ -119,19 +119,13 @@ class Supervisor(ProcessOwner, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ServerMembership:
-    """Adds and removes rollout servers when a person asks for it."""
-
-    fleet: Fleet
-    supervisor: Supervisor
-
-    def change(self, action: str, url: str) -> list[dict[str, Any]]:
-        """ "add" or "remove" `url`, or only "list"; what is known of each server. Raises ServerError."""
-        rows = self.fleet.members.change_and_list(action, url)
-        if action != "list":
-            self.supervisor.record_server_change(action, url)
-        return rows
+def change_servers(fleet: Fleet, supervisor: Supervisor, action: str, url: str) -> list[dict[str, Any]]:
+    """A person asks to "add" or "remove" the rollout server at `url`, or only to "list" them. Returns what is
+    known of each. Raises ServerError."""
+    rows = fleet.members.change_and_list(action, url)
+    if action != "list":
+        supervisor.record_server_change(action, url)
+    return rows
 
 
 def describe_run(queue: ReplayQueue, fleet: Fleet, waits: Waits) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
 
 from asyncrl.journal import connection
 from asyncrl.journal.connection import Readable
@@ -135,7 +135,13 @@ def read_ledger(journal: Readable, *, before: int | None = None, limit: int = 50
     if before is not None:
         last = min(last, before - 2)
     first = max(0, last - limit + 1)
-    rows = {version: _empty(version) for version in range(last, first - 1, -1)}
+    counts = ("trained", "taken", "repeated", "admitted", "open", "ready")
+    rows = {
+        version: cast(
+            LedgerRow, {"step": version + 1, "version": version, **dict.fromkeys(counts, 0), "dropped": {}}
+        )
+        for version in range(last, first - 1, -1)
+    }
     bounds = {"first": first, "last": last}
     for version, state, count in journal.read(_TAKEN, bounds):
         rows[version]["taken" if state == "taken" else "trained"] += count
@@ -151,17 +157,3 @@ def read_ledger(journal: Readable, *, before: int | None = None, limit: int = 50
         elif state == "ready":
             row["ready"] += count
     return list(rows.values())
-
-
-def _empty(version: int) -> LedgerRow:
-    return LedgerRow(
-        step=version + 1,
-        version=version,
-        trained=0,
-        taken=0,
-        repeated=0,
-        admitted=0,
-        open=0,
-        ready=0,
-        dropped={},
-    )

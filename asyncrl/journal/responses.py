@@ -107,13 +107,9 @@ def read_tokens(journal: Readable, wanted: Iterable[str]) -> dict[str, ResponseT
         for name, tokens in journal.read(_PROMPT_TOKENS, values)
     }
     for name, _, version, tokens, notes in journal.read(_PARTS, values):
-        part = Observed(unpack_tokens(tokens), notes) if version is None else _sampled(version, tokens)
-        found[name].parts.append(part)
+        own = unpack_tokens(tokens)
+        found[name].parts.append(Observed(own, notes) if version is None else Segment(version, own, []))
     return found
-
-
-def _sampled(version: int, tokens: bytes) -> Segment:
-    return Segment(version, unpack_tokens(tokens), [])
 
 
 def count_graded(journal: Readable) -> tuple[int, int]:

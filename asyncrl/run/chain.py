@@ -152,18 +152,14 @@ def _check_inputs(stage: PlannedStage, earlier: Sequence[PlannedStage]) -> None:
 
 def _inputs(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """(key, path or hub id) of what a recipe begins with."""
-    yield "model.path", _without_run(recipe.model.path)
+    path = recipe.model.path
+    yield "model.path", path if os.path.exists(path) else split_step(path)[0]
     named: dict[str, list[Source]] = {
         "data.train": recipe.data.train_sources(),
         "data.heldout": recipe.data.heldout_sources(),
     }
     for key, sources in named.items():
         yield from ((key, source.path) for source in sources if source.path is not None)
-
-
-def _without_run(path: str) -> str:
-    before, which = split_step(path)
-    return path if not which or os.path.exists(path) else before
 
 
 CHAIN = "chain.json"

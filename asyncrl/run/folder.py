@@ -5,6 +5,7 @@ A second start with the same recipe resumes; with one that would train something
 
 import fcntl
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -76,11 +77,11 @@ class RunFolder:
             return False
         there = load_recipe(self.path / RECIPE)
         self.resumption = find_resumption(self.path)
-        differing = _differences(there, recipe)
-        if differing and not self._has_begun():
+        difference = first_difference(there, recipe)
+        if difference is not None and not self._has_begun():
             return False
-        if differing:
-            key, old, new = differing[0]
+        if difference is not None:
+            key, old, new = difference
             raise InputError(
                 f"run_folder {self.path} holds a run with {key} = {as_written(old)}, the recipe now says "
                 f"{as_written(new)}. To resume, put the old value back; to start over, set run_folder (or "
@@ -218,26 +219,19 @@ def data_digests(recipe: Recipe) -> dict[str, str]:
 
 def first_difference(there: Recipe, now: Recipe) -> tuple[str, Any, Any] | None:
     """(key, value there, value now) of the first key that must not differ between starts and does."""
-    differing = _differences(there, now)
-    return differing[0] if differing else None
+    return next(_different(there.model_dump(), now.model_dump(), "", type(now)), None)
 
 
-def _differences(there: Recipe, now: Recipe) -> list[tuple[str, Any, Any]]:
-    """Keys whose values differ and must not."""
-    return _different(there.model_dump(), now.model_dump(), "", type(now))
-
-
-def _different(there: Any, now: Any, key: str, recipe: type[Recipe]) -> list[tuple[str, Any, Any]]:
+def _different(there: Any, now: Any, key: str, recipe: type[Recipe]) -> Iterator[tuple[str, Any, Any]]:
     """Differences in the values of `key`; "" is the whole recipe."""
     if is_marked(recipe, key, CHANGEABLE) or is_marked(recipe, key, PER_STEP):
-        return []
+        return
     if isinstance(there, dict) and isinstance(now, dict):
-        names = dict.fromkeys([*there, *now])
-        inner = {name: f"{key}.{name}".removeprefix(".") for name in names}
-        return [d for name in names for d in _different(there.get(name), now.get(name), inner[name], recipe)]
-    if there == now or is_moved(key, there, now):
-        return []
-    return [(key, _plain(there), _plain(now))]
+        for name in dict.fromkeys([*there, *now]):
+            inner = f"{key}.{name}".removeprefix(".")
+            yield from _different(there.get(name), now.get(name), inner, recipe)
+    elif there != now and not is_moved(key, there, now):
+        yield key, read_yaml(write_yaml(there)), read_yaml(write_yaml(now))
 
 
 def _check_place(path: Path) -> None:
@@ -251,10 +245,6 @@ def _check_place(path: Path) -> None:
             )
         if os.path.lexists(place):
             raise InputError(f"run_folder {path}: {place} is a file. Name a folder.")
-
-
-def _plain(value: Any) -> Any:
-    return read_yaml(write_yaml(value))
 
 
 # A resumed recipe is checked before anything starts, so that what the terminal says is what the trainer does:
@@ -322,13 +312,10 @@ def rate_remarks(there: Recipe, now: Recipe, version: PolicyVersion) -> list[str
         keys.append("trainer.num_steps")
     if not keys:
         return []
-    changes = ", ".join(f"{key} {_written(there, key)} -> {_written(now, key)}" for key in keys)
+    values = ((key, *(as_written(plain_at(recipe, key)) for recipe in (there, now))) for key in keys)
+    changes = ", ".join(f"{key} {old} -> {new}" for key, old, new in values)
     before, after = (recipe.policy_schedule().rate(version) for recipe in (there, now))
     return [
         f"learning rates change from step {version + 1} on: {changes}. The policy's at that step is "
         f"{after:g}, and would have been {before:g}."
     ]
-
-
-def _written(recipe: Recipe, key: str) -> str:
-    return as_written(plain_at(recipe, key))

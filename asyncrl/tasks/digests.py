@@ -61,13 +61,9 @@ def _is_small(sources: Sequence[Source]) -> bool:
         if is_hub_id(source.path):
             return False
         files = path.rglob("*") if path.is_dir() else [path]
-        total += sum(_size(file) for file in files if file.is_file())
+        for file in filter(Path.is_file, files):
+            total += file.stat().st_size * (_COMPRESSION if file.suffix == ".parquet" else 1)
     return total < SMALL_BYTES
-
-
-def _size(file: Path) -> int:
-    size = file.stat().st_size
-    return size * _COMPRESSION if file.suffix == ".parquet" else size
 
 
 @cache

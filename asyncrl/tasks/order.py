@@ -65,7 +65,8 @@ class TaskTable(Sequence[Task]):
             return None
         source = packed.labels.index(label)
         first, *ends = [*packed.starts[source:], len(self)]
-        return _search(packed.numbers, int(number), first, ends[0])
+        found = bisect_left(packed.numbers, int(number), first, ends[0])
+        return found if found < ends[0] and packed.numbers[found] == int(number) else None
 
     def asking(self, prompt: str) -> list[Task]:
         """The tasks whose prompt, as a journal stores it, is `prompt`."""
@@ -121,11 +122,6 @@ class TaskList:
             return index
         found = (i for i, task in enumerate(self._tasks) if storable(task.prompt) == prompt)
         return next(found, None)
-
-
-def _search(numbers: Sequence[int], number: int, low: int, high: int) -> int | None:
-    index = bisect_left(numbers, number, low, high)
-    return index if index < high and numbers[index] == number else None
 
 
 class Epochs:

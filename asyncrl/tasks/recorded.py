@@ -7,7 +7,7 @@ from typing import Any
 from asyncrl.errors import InputError
 from asyncrl.journal.queue_state import read_totals
 from asyncrl.journal.reader import JournalReader, find_journal
-from asyncrl.journal.recorded_groups import RecordedGroup, read_recorded_groups
+from asyncrl.journal.recorded_groups import read_recorded_groups
 from asyncrl.journal.starts import recorded_end
 from asyncrl.model.source import find_source
 from asyncrl.recipe import Model, Recipe
@@ -89,13 +89,19 @@ def read_recorded_tasks(recipe: Recipe, model: Path, context_tokens: int) -> lis
             f"rollout.groups_per_batch or rollout.samples_per_group; runs keep more with a larger "
             f"replay.keep_steps."
         )
-    longest = max(_longest(group) for group in found)
+    longest = max(
+        len(group.prompt_tokens) + max(len(response.tokens) for response in group.responses)
+        for group in found
+    )
     if longest > context_tokens:
         raise InputError(
             f"{title} one of its responses has {longest} tokens with its prompt, model.context_tokens is "
             f"{context_tokens}. Raise it, or remove {KEY}."
         )
-    return [_task(group) for group in found]
+    spec = VerifierSpec("recorded")
+    return [
+        Task(f"{KEY}:{group.group_id}", group.prompt, group.prompt_tokens, group, spec) for group in found
+    ]
 
 
 def _journal(run: Path, title: str) -> JournalReader:
@@ -129,12 +135,3 @@ def _check_tokenizer(run: Path, model: Path, title: str) -> None:
             f"{title} its tokens are of another tokenizer, that of {shown(there)}. Name a run of a model "
             f"with the tokenizer of {shown(model)}, or remove {KEY}."
         )
-
-
-def _longest(group: RecordedGroup) -> int:
-    return len(group.prompt_tokens) + max(len(response.tokens) for response in group.responses)
-
-
-def _task(group: RecordedGroup) -> Task:
-    task_id = f"{KEY}:{group.group_id}"
-    return Task(task_id, group.prompt, group.prompt_tokens, group, VerifierSpec("recorded"))

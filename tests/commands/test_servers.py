@@ -1,6 +1,7 @@
 """`asyncrl servers` against a service that listens: what it lists, changes and refuses."""
 
 import asyncio
+import functools
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from fakes.supervisor import FakeSupervisor
 
 from asyncrl.commands.servers import change_servers
 from asyncrl.controller.http_service import ControllerService
-from asyncrl.controller.progress import ServerMembership
+from asyncrl.controller.progress import change_servers as answer_change
 from asyncrl.errors import InputError
 from asyncrl.loops import Waits
 from asyncrl.serving.fleet import Fleet
@@ -32,7 +33,9 @@ async def test_servers_are_listed_added_and_removed_while_a_run_continues(tmp_pa
             processes=FakeProcesses(never_ready),
         )
         fleet.members.serve_fixed(3)
-        service = ControllerService(NoRequests(), servers=ServerMembership(fleet, FakeSupervisor()))
+        service = ControllerService(
+            NoRequests(), servers=functools.partial(answer_change, fleet, FakeSupervisor())
+        )
         await service.start()
         (tmp_path / "controller.url").write_text(service.url)
 

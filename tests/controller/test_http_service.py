@@ -34,9 +34,8 @@ class Committing(NoRequests):
         return len(self.asked) == self._answered_at
 
 
-class OneServer:
-    def change(self, action: str, url: str) -> list[dict[str, Any]]:
-        return [{"url": "http://a:1"}]
+def one_server(action: str, url: str) -> list[dict[str, Any]]:
+    return [{"url": "http://a:1"}]
 
 
 class Counted:
@@ -48,7 +47,7 @@ class Counted:
 
 @pytest.fixture
 async def service() -> AsyncIterator[ControllerService]:
-    service = ControllerService(Committing(), servers=OneServer(), metrics=Counted(), keys=Keys(TOKEN))
+    service = ControllerService(Committing(), servers=one_server, metrics=Counted(), keys=Keys(TOKEN))
     await service.start()
     yield service
     await service.close()
