@@ -111,20 +111,16 @@ def _check_cache(
     longest = min(context, (longest_prompt or 1) + recipe.longest_response())
     observed = " with what its turns observe" if recipe.turns.is_on() else ""
     capacity = Capacity(tokens, recipe.serving.max_running_requests)
-    if capacity.holds(longest) and not capacity.holds(longest_evaluated):
-        raise InputError(
-            f"serving.max_total_tokens is {tokens}, but the longest held-out prompt and a response of an "
-            f"evaluation's max_new_tokens{observed} have {longest_evaluated}, and a server keeps "
-            f"{SPARE_TOKENS} free. Raise serving.max_total_tokens to {longest_evaluated + SPARE_TOKENS} or "
-            f"more, or lower evaluation.max_new_tokens."
-        )
-    if not capacity.holds(longest):
-        raise InputError(
-            f"serving.max_total_tokens is {tokens}, but the longest prompt of the data and a response of "
-            f"rollout.max_new_tokens {recipe.rollout.max_new_tokens}{observed} have {longest}, and a server "
-            f"keeps {SPARE_TOKENS} free. Raise serving.max_total_tokens to {longest + SPARE_TOKENS} or more, "
-            f"or lower rollout.max_new_tokens."
-        )
+    most = recipe.rollout.max_new_tokens
+    own = "rollout", f"the longest prompt of the data and a response of rollout.max_new_tokens {most}"
+    asked = "evaluation", "the longest held-out prompt and a response of an evaluation's max_new_tokens"
+    for needed, (section, what) in ((longest, own), (longest_evaluated, asked)):
+        if not capacity.holds(needed):
+            raise InputError(
+                f"serving.max_total_tokens is {tokens}, but {what}{observed} have {needed}, and a server "
+                f"keeps {SPARE_TOKENS} free. Raise serving.max_total_tokens to {needed + SPARE_TOKENS} or "
+                f"more, or lower {section}.max_new_tokens."
+            )
 
 
 def _check_host(recipe: Recipe, shape: ModelShape, longest_prompt: int | None, *, has_gpu: bool) -> None:

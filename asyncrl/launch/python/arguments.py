@@ -57,8 +57,6 @@ def is_folder_name(value: Any) -> bool:
     return is_name and len(value.encode()) <= _MOST_NAME_BYTES
 
 
-ANYTHING = Kind("anything", lambda value: True)
-"""Looked at where it is used."""
 TEXT = Kind("text", is_text)
 PATH = Kind("a path as text or pathlib.Path", is_path)
 COUNT = Kind("a whole number above 0", is_count)
@@ -105,8 +103,9 @@ def shown(value: Any) -> str:
 
 
 def checked(**kinds: Kind) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """A function whose arguments are of their kinds; of *names and **names each one is. Raises InputError for
-    others, for a call that does not fit the parameters, and for paths that can name no file."""
+    """A function whose arguments are of their kinds; of *names and **names each one is, and one without a
+    kind is looked at where it is used. Raises InputError for others, for a call that does not fit the
+    parameters, and for paths that can name no file."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)

@@ -12,17 +12,7 @@ from asyncrl.errors import InputError, RunFailed
 from asyncrl.journal.reader import JournalReader
 from asyncrl.journal.responses import ANY_STEP, read_recorded, read_responses
 from asyncrl.launch.evaluated_models import newest_model
-from asyncrl.launch.python.arguments import (
-    ANYTHING,
-    COUNT,
-    FLAG,
-    OPTION,
-    PATH,
-    PLACES,
-    STEPS,
-    checked,
-    instance,
-)
+from asyncrl.launch.python.arguments import COUNT, FLAG, OPTION, PATH, PLACES, STEPS, checked, instance
 from asyncrl.launch.python.live import LiveCell, Table, is_notebook, live_html
 from asyncrl.launch.python.program import Program, pause
 from asyncrl.readers.status import CurrentRun, cause_of, read_run
@@ -40,7 +30,7 @@ _OWN_OPTIONS = {"json", "list", "out"}
 
 
 class Run:
-    @checked(folder=PATH, program=ANYTHING)
+    @checked(folder=PATH)
     def __init__(self, folder: str | Path, *, program: Program | None = None) -> None:
         """The run in `folder`, whoever started it. Raises InputError for a folder without one."""
         self.folder = expanded(Path(folder)).absolute()

@@ -9,7 +9,6 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.launch.python.arguments import (
-    ANYTHING,
     COUNT,
     FLAG,
     FOLDER_NAME,
@@ -49,9 +48,6 @@ _MOST_STEM_CHARACTERS = 50
 
 @checked(
     model=(PATH | instance(Run, "a run")).or_none(),
-    data=ANYTHING,
-    heldout=ANYTHING,
-    verifier=ANYTHING,
     algorithm=(TEXT | instance(Mapping, "the keys of the section as a mapping")).or_none(),
     steps=COUNT.or_none(),
     name=FOLDER_NAME.or_none(),
@@ -59,7 +55,6 @@ _MOST_STEM_CHARACTERS = 50
     recipe=PATH.or_none(),
     detach=FLAG,
     quiet=FLAG,
-    sections=ANYTHING,
 )
 def train(
     model: str | Path | Run | None = None,
@@ -117,9 +112,7 @@ def train(
     )
 
 
-@checked(
-    folder=PATH | instance(Run, "a run"), steps=COUNT.or_none(), verifier=ANYTHING, detach=FLAG, quiet=FLAG
-)
+@checked(folder=PATH | instance(Run, "a run"), steps=COUNT.or_none(), detach=FLAG, quiet=FLAG)
 def resume(
     folder: str | Path | Run,
     *,

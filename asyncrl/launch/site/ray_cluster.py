@@ -219,14 +219,13 @@ class RayCluster:
             await end_tasks(asked)
 
     def _words(self, need: Need) -> str:
-        together = [need] if self._is_shared or not need.group else self._group_of(need)
+        together = [need]
+        if need.group and not self._is_shared:
+            together = [spot.need for spot in self._spots.values() if spot.need.group == need.group]
         num_gpus, num_cpus = sum(n.num_gpus for n in together), sum(n.num_cpus for n in together)
         gpus = f"{num_gpus} GPU(s) and " if self._has_gpus else ""
         why = " for all of its group (cluster.shared_disk is false)" if len(together) > 1 else ""
         return f"a node with {gpus}{num_cpus} CPU(s) free{why}"
-
-    def _group_of(self, need: Need) -> list[Need]:
-        return [spot.need for spot in self._spots.values() if spot.need.group == need.group]
 
 
 @contextlib.asynccontextmanager

@@ -133,9 +133,11 @@ class RayProcess:
             log.write(chunk)
 
     def _lose(self, error: RayError) -> None:
-        is_node = isinstance(error, RayActorError)
-        words = f"its node {self._address} was lost"
-        self._end_as_lost(words if is_node else f"Ray ended it on {self._address}: {_first_line(error)}")
+        why = f"its node {self._address} was lost"
+        if not isinstance(error, RayActorError):
+            said = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+            why = f"Ray ended it on {self._address}: {said}"
+        self._end_as_lost(why)
 
     def _end_as_lost(self, why: str) -> None:
         self.why_lost = why
@@ -144,10 +146,6 @@ class RayProcess:
     def _end(self, code: int) -> None:
         self._code = code
         self._ended.set()
-
-
-def _first_line(error: RayError) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 POLL_SECONDS = 0.1
