@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from asyncrl.readers.audit.grading import (
     read_audit_tasks,
     read_golds,
 )
+from asyncrl.readers.selection.candidate import parse_range
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import absolute_object, load_recipe
 from asyncrl.system.places import JOURNAL, RECIPE
@@ -113,7 +113,7 @@ def _grade(arguments: argparse.Namespace, begun: list[Audit]) -> int:
 
 
 def _prepared(arguments: argparse.Namespace) -> Audit:
-    steps = _steps(arguments.steps)
+    steps = parse_range("--steps", arguments.steps, least=1)
     folder = arguments.recipe
     journal = JournalReader(folder / JOURNAL)
     recipe = load_recipe(folder / RECIPE, arguments.overrides)
@@ -159,16 +159,6 @@ def check_golds(tasks: AuditTasks, verifiers: VerifierCache, way_out: str) -> No
         )
     verifiers.check_machine()
     verifiers.close()
-
-
-def _steps(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+)(?:-(\d+))?", text)
-    first, last = (0, 0) if found is None else (int(found[1]), int(found[2] or found[1]))
-    if not 1 <= first <= last:
-        raise InputError(f"--steps is {text}, expected a range of steps from 1, such as 10-20.")
-    return first, last
 
 
 def _print(found: Findings, arguments: argparse.Namespace) -> None:

@@ -185,7 +185,7 @@ def remarks(recipe: Recipe) -> list[str]:
 
 def _row(recipe: Recipe, number: int) -> AskedRow:
     """Raises InputError."""
-    row = find_row(recipe, number, is_heldout=recipe.data.heldout is not None)
+    row, _ = find_row(recipe, number, is_heldout=recipe.data.heldout is not None)
     if isinstance(row, Unanswered):
         raise InputError(row.complaint)
     row = Openings(recipe.verifying.own_files()).opened(row)

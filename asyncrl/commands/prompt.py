@@ -71,7 +71,7 @@ def _text(recipe: Recipe, number: int, *, is_heldout: bool, has_tokens: bool) ->
     recipe = fetch_model(recipe)
     if recipe.learns_from_rows():
         return _learned_text(recipe, number, is_heldout=is_heldout, has_tokens=has_tokens)
-    row, num_left_out = _found_row(recipe, number, is_heldout=is_heldout)
+    row, num_left_out = find_row(recipe, number, is_heldout=is_heldout)
     if isinstance(row, Unanswered):
         raise InputError(row.complaint)
     is_filtered = recipe.data.filter is not None and not is_heldout
@@ -132,32 +132,28 @@ def _agent_lines(recipe: Recipe) -> list[str]:
     ]
 
 
-def find_row(recipe: Recipe, number: int, *, is_heldout: bool) -> Row | Unanswered:
-    """Row `number`, counted from 1 over the rows that data.filter keeps. Raises InputError."""
-    return _found_row(recipe, number, is_heldout=is_heldout)[0]
-
-
-def _found_row(recipe: Recipe, number: int, *, is_heldout: bool) -> tuple[Row | Unanswered, int]:
-    """The row, and how many before it data.filter leaves out."""
+def find_row(recipe: Recipe, number: int, *, is_heldout: bool) -> tuple[Row | Unanswered, int]:
+    """Row `number`, counted from 1 over the rows that data.filter keeps, and how many it leaves out before.
+    Raises InputError."""
     if is_heldout and recipe.data.heldout is None:
         raise InputError("--heldout is given, but the recipe has no data.heldout.")
     if number < 1:
         raise InputError(f"--row is {number}, expected 1 or more.")
+    choice = RowChoice() if is_heldout else RowChoice(recipe.data.row_filter())
+    use = RowUse(recipe.turns, picked=choice.columns())
     if is_heldout:
-        key, choice = "data.heldout", RowChoice()
-        use, grader = RowUse(recipe.turns), grader_of(recipe.evaluation)
-        rows = WantedRows(heldout_rows(recipe.data, recipe.verifying, use, grader), choice)
+        key, read = (
+            "data.heldout",
+            heldout_rows(recipe.data, recipe.verifying, use, grader_of(recipe.evaluation)),
+        )
     else:
-        key, choice = "data.train", RowChoice(recipe.data.row_filter())
-        use = RowUse(recipe.turns, picked=choice.columns())
-        rows = WantedRows(train_rows(recipe.data, recipe.verifying, use), choice)
-    read = 0
-    for row in itertools.islice(rows, number):
-        read += 1
-        if read == number:
+        key, read = "data.train", train_rows(recipe.data, recipe.verifying, use)
+    rows, count = WantedRows(read, choice), 0
+    for count, row in enumerate(itertools.islice(rows, number), start=1):
+        if count == number:
             return row, rows.num_left_out
-    kept = f" that data.filter keeps, of {read + rows.num_left_out}" if choice.filter else ""
-    raise InputError(f"--row is {number}, but {key} has {read} rows{kept}.")
+    kept = f" that data.filter keeps, of {count + rows.num_left_out}" if choice.filter else ""
+    raise InputError(f"--row is {number}, but {key} has {count} rows{kept}.")
 
 
 def _stops(recipe: Recipe, codec: TextCodec, *, is_heldout: bool) -> str:

@@ -168,7 +168,7 @@ def test_a_verifier_without_verdicts_ends_the_audit_with_its_error(
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--steps", "3-1"], "--steps is 3-1, expected a range of steps from 1, such as 10-20."),
+        (["--steps", "3-1"], "--steps is 3-1, expected a range of numbers from 1, such as 10-20."),
         (["--steps", "5-9"], "steps 5 to 9 trained none; the run trained steps 1 to 2."),
         (["--set", "x"], "--set 'x': expected KEY=VALUE."),
         (["--verifier", "mathh"], "There is no verifier 'mathh'. Did you me"),
