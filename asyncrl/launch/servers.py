@@ -237,19 +237,16 @@ class LocalServers:
         waiting = health.wait_until_ready(
             self._session, url, timeout_seconds=timeout, may_be_paused=may_be_paused
         )
-        if is_teacher:
-            await waiting
-            await self._check_teacher(url)
-            return
         if process is None:
             await waiting
-            top_k = self._recipe.rollout.top_k
+            if is_teacher:
+                return await self._check_teacher(url)
             await hooks.check_hooks(
                 self._session,
                 url,
                 unsampled=self._unsampled,
                 is_bitwise=self._recipe.model.bitwise_agreement,
-                top_k=top_k,
+                top_k=self._recipe.rollout.top_k,
                 returns_routes=self._recipe.replays_routes(),
             )
             return
@@ -264,7 +261,12 @@ class LocalServers:
                     f"{process.last_lines()}"
                 )
             await ready
-            await self._check_closed(process.name, url)
+            if self._keys.token and await health.is_open(url):
+                raise ServerError(
+                    f"{process.name} answers without the run's token: SGLang has not loaded asyncrl's "
+                    f"plugin. Install asyncrl where SGLang is installed (`make setup`), and leave "
+                    f"SGLANG_PLUGINS unset."
+                )
         finally:
             await end_tasks(ready, ended)
 
@@ -301,14 +303,6 @@ class LocalServers:
                 f"teacher.url is {url}, which does not say which {top_k} tokens it finds likeliest "
                 f"(teacher.top_k): {error} Name a server of SGLang 0.5.23, or leave teacher.top_k out."
             ) from error
-
-    async def _check_closed(self, name: str, url: str) -> None:
-        """Raises ServerError when a server of ours answers a request without a token."""
-        if self._keys.token and await health.is_open(url):
-            raise ServerError(
-                f"{name} answers without the run's token: SGLang has not loaded asyncrl's plugin. Install "
-                f"asyncrl where SGLang is installed (`make setup`), and leave SGLANG_PLUGINS unset."
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,8 +123,8 @@ class TrainerRanks:
         for rank in self.ranks:
             rank.kill()
 
-    async def stop(self, *, grace_seconds: float = STOP_SECONDS) -> None:
-        await asyncio.gather(*(rank.stop(grace_seconds=grace_seconds) for rank in self.ranks))
+    async def stop(self) -> None:
+        await asyncio.gather(*(rank.stop(grace_seconds=STOP_SECONDS) for rank in self.ranks))
 
 
 def _lost_another(rank: Process) -> bool:
