@@ -33,20 +33,18 @@ ON_CPU = GpuMap("a test")
 
 
 @contextlib.asynccontextmanager
-async def local_servers(
+async def servers_of(
+    recipe: Recipe,
     folder: Path,
-    serving: dict[str, Any] | None = None,
-    changes: ServerChanges = NO_CHANGES,
+    side_models: dict[str, SideModel] | None = None,
     *,
-    dtype: str = "float32",
+    changes: ServerChanges = NO_CHANGES,
     gpus: GpuMap = ON_CPU,
     site: Site | None = None,
     keys: Keys | None = None,
-    rollout: dict[str, Any] | None = None,
 ) -> AsyncIterator[LocalServers]:
     """Their processes have ended when the block ends."""
-    recipe = make_recipe(folder, serving=serving or {}, model={"dtype": dtype}, rollout=rollout or {})
-    site = site or LocalSite(recipe.cluster, gpus)
+    site, sides = site or LocalSite(recipe.cluster, gpus), side_models or {}
     async with new_session(keys) as session:
         servers = LocalServers(
             recipe,
@@ -54,7 +52,8 @@ async def local_servers(
             logs=folder,
             session=session,
             site=site,
-            places=await site.place(server_needs(recipe, changes)),
+            places=await site.place(server_needs(recipe, changes, side_models=sides)),
+            side_models=sides,
             changes=changes,
             keys=keys,
         )
@@ -62,6 +61,19 @@ async def local_servers(
             yield servers
         finally:
             await servers.stop()
+
+
+def local_servers(
+    folder: Path,
+    serving: dict[str, Any] | None = None,
+    changes: ServerChanges = NO_CHANGES,
+    *,
+    dtype: str = "float32",
+    rollout: dict[str, Any] | None = None,
+    **others: Any,
+) -> contextlib.AbstractAsyncContextManager[LocalServers]:
+    recipe = make_recipe(folder, serving=serving or {}, model={"dtype": dtype}, rollout=rollout or {})
+    return servers_of(recipe, folder, changes=changes, **others)
 
 
 @pytest.mark.parametrize("left", [["http://b:1"], []])
@@ -301,29 +313,12 @@ def taught(
     return recipe, found
 
 
-@contextlib.asynccontextmanager
-async def beside(
-    folder: Path, recipe: Recipe, side_models: dict[str, SideModel], gpus: GpuMap = ON_CPU
-) -> AsyncIterator[LocalServers]:
-    """Servers of the recipe and of other models."""
-    site = LocalSite(recipe.cluster, gpus)
-    async with new_session() as session:
-        yield LocalServers(
-            recipe,
-            model_folder=folder,
-            logs=folder,
-            session=session,
-            site=site,
-            places=await site.place(server_needs(recipe, side_models=side_models)),
-            side_models=side_models,
-        )
-
-
 async def test_the_teacher_is_a_server_of_its_own_with_its_model_its_gpus_and_the_tokens_it_never_samples(
     tmp_path: Path,
 ) -> None:
     recipe, teacher = taught(tmp_path)
-    async with beside(tmp_path, recipe, {TEACHER: teacher}, assign(recipe, whole_gpus(4))) as servers:
+    gpus = assign(recipe, whole_gpus(4))
+    async with servers_of(recipe, tmp_path, {TEACHER: teacher}, gpus=gpus) as servers:
         url = servers.side_urls[TEACHER]
     assert url not in servers.urls and len(servers.urls) == 1
     process: Any = servers.processes[url]
@@ -344,7 +339,7 @@ async def test_an_opponent_is_a_server_of_its_own_that_says_one_version_and_move
     own = recipe.of_opponent("rival")
     model = SideModel(own, tmp_path / "rival", None, 64, 9, "float32", Unsampled((7, 8)))
     gpus = assign(recipe, whole_gpus(3))
-    async with beside(tmp_path, recipe, {"opponent rival": model}, gpus) as servers:
+    async with servers_of(recipe, tmp_path, {"opponent rival": model}, gpus=gpus) as servers:
         (url,) = servers.opponent_urls().values()
     process: Any = servers.processes[url]
     assert url not in servers.urls and process.log_path == tmp_path / "opponent-rival.log"
@@ -360,7 +355,7 @@ async def test_an_external_teacher_without_top_k_is_refused_and_one_without_the_
     async with FakeTeacher() as server:
         recipe, teacher = taught(tmp_path, server.url, 3, rollout={"temperature": temperature})
         recipe = recipe.model_copy(update={"serving": recipe.serving.model_copy(update={"num_servers": 0})})
-        async with beside(tmp_path, recipe, {TEACHER: teacher}) as servers:
+        async with servers_of(recipe, tmp_path, {TEACHER: teacher}) as servers:
             assert servers.side_urls[TEACHER] == server.url and not servers.processes
             await servers.start()
             assert server.bodies[0]["input_ids"] == [0, 0]
