@@ -78,18 +78,6 @@ def test_chunks_give_the_values_and_gradients_of_the_whole(
     assert_same(got, wanted, (hidden, weight))
 
 
-def test_log_probs_alone_have_their_gradient_in_chunks_too(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(logprobs_module, "LOGITS_AT_ONCE", 8)
-    # logits / 0.5 = (0, 2 ln 3): probabilities 1 / 10 and 9 / 10
-    hidden = torch.tensor([[math.log(3)]] * 5, requires_grad=True)
-    weight = torch.tensor([[0.0], [1.0]])
-    logprobs, _ = output_logprobs(hidden, weight, torch.zeros(5, dtype=torch.int64), 0.5, vocab_size=2)
-    logprobs.sum().backward()
-    assert logprobs.tolist() == pytest.approx([math.log(0.1)] * 5)
-    # d log p_0 / d hidden = -(9 / 10) x 1 / 0.5
-    assert hidden.grad.flatten().tolist() == pytest.approx([-1.8] * 5)
-
-
 def test_padding_of_the_vocabulary_is_no_part_of_the_softmax():
     weight = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)).requires_grad_()
     hidden = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))

@@ -354,23 +354,35 @@ def test_a_log_prob_that_is_no_number_takes_its_token_out_and_is_counted(folder:
     assert (metrics["loss"], metrics["num_tokens"]) == pytest.approx((rest["loss"], rest["num_tokens"]))
 
 
-def test_a_batch_without_any_usable_token_moves_no_weight(folder: Path):
-    batch = random_batch(3)
-    broken = [
-        dataclasses.replace(s, behavior_logprobs=[math.nan] * len(s.response_tokens)) for s in batch.sequences
-    ]
-    learner = make_learner(folder)
+def without_logprobs(sequence: ScoredSequence) -> ScoredSequence:
+    return dataclasses.replace(sequence, behavior_logprobs=[math.nan] * len(sequence.response_tokens))
+
+
+def cut_off(sequence: ScoredSequence) -> ScoredSequence:
+    return dataclasses.replace(sequence, finish="length")
+
+
+def empty(sequence: ScoredSequence) -> ScoredSequence:
+    return ScoredSequence(sequence.sequence_id, [1, 2], [], [], [], [], 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "algorithm", "masked_share"),
+    [
+        (without_logprobs, {}, 0.0),
+        (cut_off, {"masks_cut_off": True}, 1.0),
+        (empty, {"reduction": "sequence_mean"}, math.nan),
+    ],
+)
+def test_a_batch_without_any_usable_token_moves_no_weight(
+    folder: Path, change: Callable[[ScoredSequence], ScoredSequence], algorithm: dict, masked_share: float
+):
+    learner, batch = make_learner(folder, algorithm=algorithm), random_batch(3)
     before = copy_weights(learner.model)
-    metrics = learner.step(Batch(3, 1.0, broken))
+    metrics = learner.step(dataclasses.replace(batch, sequences=list(map(change, batch.sequences))))
     assert (metrics["num_tokens"], metrics["grad_norm"], metrics["loss"]) == (0.0, 0.0, 0.0)
+    assert metrics["masked_cut_off_share"] == pytest.approx(masked_share, nan_ok=True)
     assert is_same(copy_weights(learner.model), before)
-
-
-def test_a_gradient_that_is_not_finite_stops_the_run(folder: Path):
-    batch = random_batch(3)
-    poisoned = [dataclasses.replace(batch.sequences[0], advantage=math.inf), *batch.sequences[1:]]
-    with pytest.raises(Diverged, match=r"^Lower trainer\.learning_rate.* of step 4 is (nan|inf)"):
-        make_learner(folder).step(Batch(3, 1.0, poisoned))
 
 
 def test_a_denominator_beyond_int32_divides_the_gradient(folder: Path):

@@ -16,7 +16,6 @@ from asyncrl.algorithms.batch_advantages import finish_batch
 from asyncrl.algorithms.surrogates import SURROGATES
 from asyncrl.recipe import Algorithm
 from asyncrl.records import Batch, ScoredSequence, root_id
-from asyncrl.trainer.network.output_kernels import token_logprobs
 from asyncrl.trainer.packing.batch import mini_batches, rank_micro_batches
 from asyncrl.trainer.parts.reference import Reference
 from asyncrl.trainer.step.batch_values import prompt_lengths
@@ -393,18 +392,6 @@ def test_the_reference_stays_the_base_model_and_is_absent_without_a_coefficient(
     assert all(torch.equal(a, b) and not b.requires_grad for a, b in zip(before, after, strict=True))
 
 
-def test_entropies_and_their_gradient_are_those_of_autograd():
-    logits = (3 * torch.randn(7, 11, generator=torch.Generator().manual_seed(0))).double().requires_grad_()
-    _, found = token_logprobs(logits, torch.zeros(7, dtype=torch.long), 0.7)
-    logprobs = torch.log_softmax(logits / 0.7, -1)
-    wanted = -(logprobs.exp() * logprobs).sum(-1)
-    assert torch.allclose(found.double(), wanted, atol=1e-5)
-    scale = torch.arange(1.0, 8.0)
-    (got,) = torch.autograd.grad((found * scale).sum(), logits)
-    (expected,) = torch.autograd.grad((wanted * scale).sum(), logits)
-    assert torch.allclose(got, expected, atol=1e-5)
-
-
 def test_mini_batches_share_out_every_sequence_once_with_its_group():
     batch = random_batch(0, num_groups=5, group_size=3)
     parts = mini_batches(batch, 4, seed=0)
@@ -625,24 +612,6 @@ def test_correct_responses_are_imitated_by_the_mean_of_their_tokens_however_they
     none_correct = dataclasses.replace(batch, sequences=[s for s in sequences if not s.is_correct()])
     metrics, _ = gradients(learner, none_correct)
     assert metrics["loss"] == 0.0
-
-
-def test_a_step_of_responses_that_were_all_cut_off_moves_no_weight(folder: Path):
-    learner = make_learner(folder, algorithm={"masks_cut_off": True})
-    before = copy_weights(learner.model)
-    batch = random_batch(1)
-    cut_off = [dataclasses.replace(s, finish="length") for s in batch.sequences]
-    metrics = learner.step(dataclasses.replace(batch, sequences=cut_off))
-    assert (metrics["num_tokens"], metrics["masked_cut_off_share"]) == (0.0, 1.0)
-    assert is_same(copy_weights(learner.model), before)
-
-
-def test_a_batch_of_empty_answers_moves_no_weight(folder: Path):
-    learner = make_learner(folder, algorithm={"reduction": "sequence_mean"})
-    before = copy_weights(learner.model)
-    metrics = learner.step(Batch(0, 1.0, [ScoredSequence("a", [1, 2], [], [], [], [], 1.0, 1.0)]))
-    assert (metrics["num_tokens"], metrics["grad_norm"]) == (0.0, 0.0)
-    assert is_same(copy_weights(learner.model), before)
 
 
 ORIGINS = """
