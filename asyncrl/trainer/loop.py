@@ -84,7 +84,7 @@ def train(
                 request = replace(request, publication_folder=controller.place_of(publication.folder))
         checkpoints.check()
         if ranks.is_first():
-            checkpoints.note_heldout(reply.heldout if publishes_all else heldout.scores)
+            checkpoints.heldout.add(reply.heldout if publishes_all else heldout.scores)
         # The last take reports the last step; the controller has nothing left to give.
         if reply.batch is None or version >= section.num_steps:
             break

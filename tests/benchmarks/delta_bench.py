@@ -46,9 +46,10 @@ class Trained:
     """A model with its masters."""
 
     def __init__(self, folder: Path) -> None:
+        from fakes.policies import build_model
+
         from asyncrl.trainer.network.convert import load_weights
         from asyncrl.trainer.network.export import open_weights
-        from asyncrl.trainer.network.model import build_model
 
         self.model = build_model(check_model_folder(folder), torch.bfloat16)
         load_weights(self.model, open_weights(folder))

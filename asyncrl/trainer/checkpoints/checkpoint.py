@@ -13,7 +13,7 @@ The random state is the first rank's on every rank: there is no dropout, so noth
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -91,6 +91,7 @@ class Checkpoints:
     ) -> None:
         self.folder = folder
         self.heldout = HeldOutAccuracies(folder)
+        """Accuracies that evaluations during training have found, over restarts too."""
         self._num_kept = num_kept
         self._best_of_every = best_of_every
         self._committed = committed
@@ -175,18 +176,10 @@ class Checkpoints:
 
     def best(self) -> PolicyVersion | None:
         """The version of the best held-out accuracy among the complete checkpoints; None without any."""
-        for version in self.heldout.best_first(self.versions()):
+        for version in self.heldout.best_first(saved_versions(self.folder)):
             if find_fault(self.path(version)) is None:
                 return version
         return None
-
-    def note_heldout(self, accuracies: Mapping[PolicyVersion, float]) -> None:
-        """Remembers, over restarts too, what evaluations during training have found."""
-        self.heldout.add(accuracies)
-
-    def versions(self) -> list[PolicyVersion]:
-        """Versions of the checkpoints under their own names, ascending."""
-        return saved_versions(self.folder)
 
     def _complete(self, part: Path, target: Path, version: PolicyVersion, digests: dict[str, str]) -> None:
         """On the first rank's thread, when all ranks have written: makes the checkpoint visible, commits."""
@@ -200,7 +193,7 @@ class Checkpoints:
         replace(part, target)
         self._committed(version, target)
         for old in to_forget(
-            self.versions(),
+            saved_versions(self.folder),
             num_kept=self._num_kept,
             heldout=self.heldout,
             evaluated_every=self._best_of_every,

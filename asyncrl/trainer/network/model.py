@@ -208,13 +208,6 @@ def build_frozen(
     return model, list(model)
 
 
-def build_model(shape: ModelShape, dtype: torch.dtype) -> PolicyModel:
-    """A whole model of `shape` in one process, with random weights."""
-    model: PolicyModel
-    (model,) = build_policy(shape, dtype)
-    return model
-
-
 def _build_chunk(
     shape: ModelShape,
     config: TransformerConfig,

@@ -114,28 +114,33 @@ class Passes:
         self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
     ) -> list[tuple[Tensor, Tensor]]:
         """(`logprobs`, entropies [T] over all tokens) of each micro-batch, in one pass."""
-
-        def keep(
-            index: int, micro: MicroBatch, outputs: tuple[Tensor, ...]
-        ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            return outputs[0].sum(), (outputs[0], outputs[1])
-
-        with torch.no_grad():
-            return self.run(chunks, micro_batches, temperature, keep, forward_only=True)
+        return self._evaluate(chunks, micro_batches, temperature, lambda _, outputs: (outputs[0], outputs[1]))
 
     def both_logprobs(
         self, chunks: list[torch.nn.Module], micro_batches: list[MicroBatch], temperature: float
     ) -> list[tuple[Tensor, Tensor]]:
         """(`logprobs`, `whole_logprobs`) of each micro-batch, in one pass."""
 
-        def keep(
-            index: int, micro: MicroBatch, outputs: tuple[Tensor, ...]
-        ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-            found, whole = outputs[0], micro.whole(outputs)
-            return found.sum(), (found, found if whole is None else whole)
+        def keep(micro: MicroBatch, outputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+            whole = micro.whole(outputs)
+            return outputs[0], outputs[0] if whole is None else whole
+
+        return self._evaluate(chunks, micro_batches, temperature, keep)
+
+    def _evaluate(
+        self,
+        chunks: list[torch.nn.Module],
+        micro_batches: list[MicroBatch],
+        temperature: float,
+        keep: Callable[[MicroBatch, tuple[Tensor, ...]], Result],
+    ) -> list[Result]:
+        """The part that `keep` takes of the outputs of each micro-batch, in a pass without gradient."""
+
+        def loss(index: int, micro: MicroBatch, outputs: tuple[Tensor, ...]) -> tuple[Tensor, Result]:
+            return outputs[0].sum(), keep(micro, outputs)
 
         with torch.no_grad():
-            return self.run(chunks, micro_batches, temperature, keep, forward_only=True)
+            return self.run(chunks, micro_batches, temperature, loss, forward_only=True)
 
     def utilisation(self, seconds: float) -> dict[str, float]:
         """`model_flops`, what the passes since the last call needed by all ranks, and `mfu`, their share of

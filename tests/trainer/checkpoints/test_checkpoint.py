@@ -15,7 +15,7 @@ from fakes.template import Template
 from torch.distributed.checkpoint import FileSystemWriter
 
 from asyncrl.errors import DiskError, QueueError
-from asyncrl.run.checkpoints import find_fault
+from asyncrl.run.checkpoints import find_fault, saved_versions
 from asyncrl.trainer.checkpoints import checkpoint, checkpoint_files, training_state
 from asyncrl.trainer.checkpoints.checkpoint import Checkpoints
 from asyncrl.trainer.checkpoints.checkpoint_files import HashedFiles
@@ -240,7 +240,7 @@ def test_ranks_without_a_common_disk_are_told_so(
     checkpoints = Checkpoints(tmp_path, num_kept=1)
     with pytest.raises(checkpoint.CheckpointError, match=r"__1_0\.distcp are not on .*run_folder"):
         checkpoints.save(warming_learner(folder), 1)
-    assert checkpoints.versions() == []
+    assert checkpoints.newest() == 0
 
 
 def test_a_refused_commit_fails_the_save(folder: Path, tmp_path: Path):
@@ -258,8 +258,8 @@ def test_the_best_is_kept_and_found_and_a_damaged_one_is_not_the_best(folder: Pa
     train(learner, 0, 1)
     for version, accuracy in ((1, 0.2), (2, 0.9), (3, 0.5), (4, 0.4)):
         checkpoints.save(learner, version)
-        checkpoints.note_heldout({version: accuracy})
+        checkpoints.heldout.add({version: accuracy})
     checkpoints.save(learner, 5)
-    assert checkpoints.versions() == [2, 5] and checkpoints.best() == 2
+    assert saved_versions(tmp_path) == [2, 5] and checkpoints.best() == 2
     (tmp_path / "step-2" / "__0_0.distcp").write_bytes(b"")
     assert checkpoints.best() is None

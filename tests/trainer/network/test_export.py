@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
-from fakes.policies import load_policy
+from fakes.policies import build_model, load_policy
 
 from asyncrl.model.folder import check_model_folder
 from asyncrl.model.weights import num_parameters
@@ -16,7 +16,6 @@ from asyncrl.trainer.network import export
 from asyncrl.trainer.network.convert import export_stages, exported_tensors, huggingface_names, load_weights
 from asyncrl.trainer.network.experts import fetch_part, stack_parts
 from asyncrl.trainer.network.export import export_model, open_weights
-from asyncrl.trainer.network.model import build_model
 
 
 @pytest.mark.parametrize("is_tied", [False, True])

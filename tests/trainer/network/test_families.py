@@ -10,7 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 from fakes.models import random_batch, reference_logprobs, reference_model, write_model
-from fakes.policies import load_policy
+from fakes.policies import build_model, load_policy
 from families.known import TINY, write_tiny
 from families.properties import of_each_family
 
@@ -18,7 +18,7 @@ from asyncrl.model.folder import check_model_folder
 from asyncrl.records import ScoredSequence
 from asyncrl.trainer.network.convert import export_weights, load_weights
 from asyncrl.trainer.network.export import export_model, open_weights
-from asyncrl.trainer.network.model import PolicyModel, build_model, build_policy, half_device
+from asyncrl.trainer.network.model import PolicyModel, build_policy, half_device
 from asyncrl.trainer.packing.batch import MicroBatch, make_micro_batch
 
 TEMPERATURE = 0.7

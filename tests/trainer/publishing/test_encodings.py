@@ -10,6 +10,7 @@ import pytest
 import torch
 from fakes.engine import FakeEngine
 from fakes.models import write_model
+from fakes.policies import build_model
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +19,7 @@ from asyncrl.recipe.sections.model import Lora
 from asyncrl.serving.delta import DELTAS_PER_ANCHOR
 from asyncrl.trainer.network.convert import export_weights, load_weights
 from asyncrl.trainer.network.export import load_base, open_weights, read_weights
-from asyncrl.trainer.network.model import PolicyModel, build_model, build_policy
+from asyncrl.trainer.network.model import PolicyModel, build_policy
 from asyncrl.trainer.publishing.encodings import INTEGERS, DeltaFolders, LoadDeltas, changed_words
 from asyncrl.trainer.publishing.host_weights import digests_of
 from asyncrl.trainer.publishing.publish import Publisher

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from fakes.policies import build_model
 from serving.engine import servers
 
 from asyncrl.model.folder import check_model_folder
 from asyncrl.serving.publication import Load, read_publication
 from asyncrl.trainer.network.convert import load_weights
 from asyncrl.trainer.network.export import open_weights, read_weights
-from asyncrl.trainer.network.model import PolicyModel, build_model
+from asyncrl.trainer.network.model import PolicyModel
 from asyncrl.trainer.publishing import host_weights
 from asyncrl.trainer.publishing.encodings import INTEGERS, DeltaFolders, LoadDeltas, MemoryFolders
 from asyncrl.trainer.publishing.host_weights import FolderWriter, HostWeights
