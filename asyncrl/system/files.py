@@ -1,6 +1,4 @@
-"""Files and folders: text in UTF-8, replaced as a whole, recognized by digest; a full disk as one
-sentence.
-"""
+"""Files and folders: UTF-8 text, replaced as a whole, recognized by digest; a full disk as one sentence."""
 
 import codecs
 import contextlib

@@ -1,6 +1,4 @@
-"""Paths of users: the one that was meant by one which is not there, those that can name no file, and the PATH
-of programs.
-"""
+"""Paths of users: the one that was meant by one which is not there, those that can name no file; PATH."""
 
 import difflib
 import errno

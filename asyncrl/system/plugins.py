@@ -1,6 +1,5 @@
 """Code of users: loads the object named by "package.module:name" or "./file.py:name", names a call that does
-not return, counts faults in a row.
-"""
+not return, counts faults in a row."""
 
 import contextlib
 import importlib

@@ -1,12 +1,14 @@
-"""From a name to the object."""
+"""From a name to the object; a call that does not return is named while it blocks."""
 
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from asyncrl.errors import InputError
-from asyncrl.system.plugins import MOVED, load_object
+from asyncrl.system.plugins import MOVED, SlowCalls, load_object
 
 
 def test_a_dotted_name_is_imported() -> None:
@@ -78,3 +80,53 @@ def test_an_import_of_a_module_that_has_moved_is_refused_with_the_new_name(
     said = r"failed to load: .*asyncrl\.trackers is asyncrl\.readers\.trackers now: change the import"
     with pytest.raises(InputError, match=said):
         load_object(target, folder=tmp_path)
+
+
+class Clock:
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_a_call_is_named_after_some_seconds_and_each_time_that_it_has_doubled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    calls = SlowCalls(clock=clock)
+    with calls.call("parse_reference of v.py:V on train.jsonl:1"):
+        for clock.seconds in (1, 4, 5, 6, 9, 10, 19, 20):
+            calls.look()
+    seconds = [message.split(" for ")[1].split(" s")[0] for message in caplog.messages]
+    assert seconds == ["5", "10", "20"]
+    assert all("parse_reference of v.py:V on train.jsonl:1 has not returned" in m for m in caplog.messages)
+
+
+def test_many_short_calls_are_not_one_long_one(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    calls = SlowCalls(clock=clock)
+    for number in range(20):
+        with calls.call(f"row {number}"):
+            clock.seconds += 3
+            calls.look()
+    calls.look()
+    assert caplog.messages == []
+
+
+def test_a_call_that_blocks_is_named_from_beside_it() -> None:
+    program = """
+import itertools, logging, sys
+from asyncrl.system.plugins import SlowCalls
+
+class Ended(logging.Handler):
+    def emit(self, record):
+        print(record.getMessage(), flush=True)
+        import os; os._exit(0)
+
+logging.getLogger().addHandler(Ended())
+seconds = itertools.count(step=100)
+with SlowCalls(clock=lambda: next(seconds)).call("a loop without end"):
+    while True: pass
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert "a loop without end has not returned for" in run.stdout, run.stderr
