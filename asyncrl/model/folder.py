@@ -8,7 +8,6 @@ change what transformers and SGLang compute, so only an empty value of it passes
 """
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -22,9 +21,9 @@ from asyncrl.model.rotary import Rotation, check_served, read_rotation, rotary_f
 from asyncrl.model.shape import ModelShape
 from asyncrl.model.weights import expected_tensors, read_weights, tensor_names
 from asyncrl.recipe.file import PATH_RULE
-from asyncrl.system.files import read_text
+from asyncrl.system.files import read_json_object
 from asyncrl.system.paths import nearest_path
-from asyncrl.system.words import as_written, kind_of
+from asyncrl.system.words import as_written
 
 SAMPLE_BYTES = 65536
 """Sampled bytes of the weights at each end of a file: models of one shape and size differ there."""
@@ -124,18 +123,9 @@ def model_digest(path: Path) -> str | None:
 
 
 def _read_shape(file: Path) -> ModelShape:
-    try:
-        config = json.loads(read_text(file))
-    except FileNotFoundError:
-        raise InputError(
-            f"{file.parent} holds no config.json: it is not a Hugging Face model folder."
-        ) from None
-    except InputError:
-        raise
-    except (ValueError, RecursionError, OSError) as error:
-        raise InputError(f"{file} cannot be read as JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise InputError(f"{file} holds {kind_of(config)}, expected an object.")
+    if not file.is_file():
+        raise InputError(f"{file.parent} holds no config.json: it is not a Hugging Face model folder.")
+    config = read_json_object(file)
     named = config.get("architectures")
     architecture = named[0] if isinstance(named, list) and named else "missing"
     family = FAMILIES.get(architecture)

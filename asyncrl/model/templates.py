@@ -20,8 +20,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.system.files import read_text
-from asyncrl.system.words import kind_of
+from asyncrl.system.files import read_json_object, read_text
 
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Special tokens that a template may call by name."""
@@ -210,26 +209,12 @@ def _read_text(path: Path) -> str:
         raise InputError(f"{path} cannot be read: {error}") from error
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of a model folder; an empty one where there is no file. Raises InputError."""
-    if not path.is_file():
-        return {}
-    text = _read_text(path)
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds {kind_of(content)}, expected an object.")
-    return content
-
-
 def _read_special_tokens(folder: Path, config: dict[str, Any]) -> dict[str, str]:
     tokens = dict(config)
     legacy = folder / "special_tokens_map.json"
     # As transformers: the older file counts only where the newer one does not list the added tokens.
     if "added_tokens_decoder" not in config:
-        tokens |= read_json(legacy)
+        tokens |= read_json_object(legacy)
     contents = {name: _content(tokens.get(name)) for name in SPECIAL_TOKENS}
     return {name: content for name, content in contents.items() if content is not None}
 

@@ -13,9 +13,10 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from asyncrl.errors import InputError, did_you_mean
-from asyncrl.model.templates import read_chat_template, read_json
+from asyncrl.model.templates import read_chat_template
 from asyncrl.model.token_text import StopStrings
 from asyncrl.recipe import Rollout
+from asyncrl.system.files import read_json_object
 from asyncrl.system.words import as_written
 
 
@@ -56,7 +57,7 @@ class TextCodec:
         self.takes_any_text = _takes_any_text(self._tokenizer)
         """No text is refused by `encode`, except for lone surrogates, which rows cannot hold."""
         self._opening = self._opening_token()
-        config = read_json(model_folder / "tokenizer_config.json")
+        config = read_json_object(model_folder / "tokenizer_config.json")
         self.template = read_chat_template(
             model_folder, config, now=now, tools=tools, arguments=template_arguments
         )
@@ -271,7 +272,7 @@ def _takes_any_text(tokenizer: Tokenizer) -> bool:
 def _stop_token_ids(folder: Path) -> tuple[int, ...]:
     """eos_token_id of generation_config.json, else of config.json. Raises InputError when there is none."""
     for name in ("generation_config.json", "config.json"):
-        given = read_json(folder / name).get("eos_token_id")
+        given = read_json_object(folder / name).get("eos_token_id")
         if given is None:
             continue
         ids = given if isinstance(given, list) else [given]

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from asyncrl.errors import InputError
+from asyncrl.system.files import read_json_object
 
 UNSAMPLED_VARIABLE = "ASYNCRL_UNSAMPLED"
 """Environment variable of a server: the ids that it never samples, as `str(Unsampled)`. Where it is not set
@@ -91,14 +92,17 @@ class Unsampled:
 def find_unsampled(folder: Path, stop_tokens: Sequence[str] = ()) -> Unsampled:
     """Those of the model in `folder`, of which `stop_tokens` (rollout.stop_tokens) end a response; none where
     it has no tokenizer.json. Raises InputError for files that cannot be read."""
-    tokenizer, config = _read(folder / "tokenizer.json"), _read(folder / "config.json")
+    tokenizer, config = read_json_object(folder / "tokenizer.json"), read_json_object(folder / "config.json")
     vocab_size = config.get("vocab_size")
     if not tokenizer or not isinstance(vocab_size, int):
         return Unsampled()
     added = _added_tokens(tokenizer)
     known = _vocabulary(tokenizer) | added.keys()
-    special = {**_read(folder / "special_tokens_map.json"), **_read(folder / "tokenizer_config.json")}
-    configs = (config, _read(folder / "generation_config.json"))
+    special = {
+        **read_json_object(folder / "special_tokens_map.json"),
+        **read_json_object(folder / "tokenizer_config.json"),
+    }
+    configs = (config, read_json_object(folder / "generation_config.json"))
     pads, ends = (
         {i for one in configs for i in _ids(one.get(f"{role}_token_id"))}
         | {i for i, name in added.items() if name == _content(special.get(f"{role}_token"))}
@@ -163,16 +167,3 @@ def _templates(folder: Path, config: dict[str, Any]) -> str:
     files = [folder / "chat_template.jinja", *sorted((folder / "additional_chat_templates").glob("*.jinja"))]
     written = [file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file()]
     return "\n".join([*written, json.dumps(config.get("chat_template"), ensure_ascii=False)])
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Empty where there is no file."""
-    if not path.is_file():
-        return {}
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} holds {type(content).__name__}, expected an object.")
-    return content

@@ -6,20 +6,16 @@ its folder.
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import yaml
 from pydantic import Discriminator, Field, Tag, ValidationError
 
 from asyncrl.errors import InputError
 from asyncrl.recipe import shipped
 from asyncrl.recipe.complaint import complaint
-from asyncrl.recipe.file import absolute, absolute_object, absolute_override
+from asyncrl.recipe.file import absolute, absolute_object, absolute_override, read_plain
 from asyncrl.recipe.sections.section import Positive, Section
-from asyncrl.recipe.yaml_text import read_yaml
-from asyncrl.system.files import read_text
 from asyncrl.system.hub import is_hub_id
-from asyncrl.system.paths import why
 
 
 class TrainStage(Section):
@@ -103,16 +99,7 @@ def read_chain(path: Path) -> Chain:
     """The chain at `path`, or the shipped one of that name, with its name and absolute paths. Raises
     InputError."""
     found = shipped.find(path, "chain")
-    try:
-        raw: Any = read_yaml(read_text(found.file))
-    except FileNotFoundError:
-        raise InputError(shipped.missing(path, "chain")) from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder, not a chain. A chain is a YAML file with `stages`.") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {why(error)}.") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} cannot be read as YAML: {error}") from error
+    raw = read_plain(found.file, "chain", "A chain is a YAML file with `stages`.")
     if not isinstance(raw, dict) or not isinstance(raw.get("stages"), list):
         raise InputError(f"{path} holds no list `stages`, expected one such as: stages: [sft.yaml, rl.yaml].")
     stages = [{"recipe": stage} if isinstance(stage, str) else stage for stage in raw["stages"]]

@@ -5,13 +5,16 @@ import contextlib
 import errno
 import hashlib
 import io
+import json
 import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from asyncrl.errors import DiskError, InputError
+from asyncrl.system.words import kind_of
 
 
 def sha256_of(path: Path) -> str:
@@ -101,6 +104,23 @@ def read_text(path: Path) -> str:
     """The text of a file, without a byte order mark and with "\\n" alone as line end. Raises OSError, and
     InputError for what is not UTF-8."""
     return decoded(path.read_bytes(), str(path))
+
+
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; an empty one where there is no file. Raises InputError."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(read_text(path))
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} holds {kind_of(content)}, expected an object.")
+    return content
 
 
 def decoded(content: bytes, path: str, *, line: int = 1) -> str:

@@ -188,7 +188,7 @@ def test_a_folder_without_config_is_not_a_model(tmp_path: Path):
 
 def test_a_broken_config_is_named(folder: Path):
     (folder / "config.json").write_text("{")
-    with pytest.raises(InputError, match=r"config\.json cannot be read as JSON"):
+    with pytest.raises(InputError, match=r"config\.json is not JSON"):
         check_model_folder(folder)
 
 

@@ -149,7 +149,7 @@ def test_without_a_tokenizer_everything_is_sampled(tmp_path: Path):
 def test_a_file_that_is_not_json_is_named(tmp_path: Path):
     folder = write_folder(tmp_path, QWEN)
     (folder / "tokenizer.json").write_text("{")
-    with pytest.raises(InputError, match="tokenizer.json cannot be read as JSON"):
+    with pytest.raises(InputError, match="tokenizer.json is not JSON"):
         find_unsampled(folder)
 
 

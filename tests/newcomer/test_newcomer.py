@@ -224,7 +224,7 @@ TABLE = [
     Case("no tokenizer", CHECK, "has no tokenizer.json", 2, without("model/tokenizer.json")),
     Case("a broken tokenizer", CHECK, "cannot be read as a tokenizer", 2, text("model/tokenizer.json", "{}")),
     Case("a broken tokenizer_config.json", CHECK, "is not JSON", 2, text("model/tokenizer_config.json", "{")),
-    Case("a broken config.json", CHECK, "cannot be read as JSON", 2, text("model/config.json", "{")),
+    Case("a broken config.json", CHECK, "config.json is not JSON", 2, text("model/config.json", "{")),
     Case("an unknown architecture", CHECK, "architecture GPT2LMHeadModel cannot be trained", 2,
          config(architectures=["GPT2LMHeadModel"])),
     Case("a model in part", CHECK, "it was not copied or downloaded in full", 2,
