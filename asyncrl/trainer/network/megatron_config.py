@@ -18,7 +18,6 @@ ACTIVATIONS = {
     "gelu_tanh": functools.partial(F.gelu, approximate="tanh"),
     "quick_gelu": lambda gate: gate * torch.sigmoid(1.702 * gate),
 }
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def transformer_config(

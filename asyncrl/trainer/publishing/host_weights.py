@@ -1,4 +1,5 @@
-"""A version's tensors in the CPU's memory, in the buckets that are sent and written, with their digests."""
+"""A version's tensors in the CPU's memory, in the buckets that are sent and written, with their digests; the
+thread that writes them."""
 
 import itertools
 import shutil
