@@ -205,7 +205,9 @@ def _last_boxes(text: str) -> list[str | None] | None:
             plain.add(start)
         if found and stop > found[0][0]:
             # This box encloses what was found: unwrap the inner box in place, or take it out of its sentence.
-            if len(found) == 1 and _is_sentence(text, start, stop, found[0]):
+            words = text[start : found[0][0]] + " " + text[found[0][1] : stop]
+            if len(found) == 1 and _SENTENCE.search(words):
+                # The words of the outer box are a sentence about the inner one: \text{The answer is } ...
                 found = [(start, stop, boxed_in_context(text, *found[0]) or found[0][2])]
                 continue
             outer, at = "", start
@@ -221,11 +223,6 @@ def _last_boxes(text: str) -> list[str | None] | None:
                 break
         found.insert(0, (start, stop, content))
     return [box[2] if box[0] in plain else boxed_in_context(text, *box) for box in found] or None
-
-
-def _is_sentence(text: str, start: int, stop: int, inner: tuple[int, int, str]) -> bool:
-    """Whether the words of the outer box are a sentence about the inner one: \text{The answer is } ..."""
-    return _SENTENCE.search(text[start : inner[0]] + " " + text[inner[1] : stop]) is not None
 
 
 def _final_answer(text: str) -> str | None:

@@ -1,5 +1,6 @@
 """Several verifiers as one: a weighted mean of their scores, and shaping from parts that only shape."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -15,28 +16,21 @@ from verifiers.verdict import MAX_NAME_CHARACTERS, MAX_SCORES, Outcome, Verdict,
 from verifiers.verifier import CheckedVerifier, LimitedVerifier, PreparedVerifier, Verifier
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Part:
+    verifier: Verifier = dataclasses.field(init=False)
     name: str
-    verifier: Verifier
-    weight: float
+    options: dict[str, Any] | None = None
+    weight: Annotated[float, Bounds(-100, 100)] = 1.0
     """Share of this part's score in the score (or in the shaping, when `shaping`)."""
-    shaping: bool
-    required: bool
-    field: str | None
+    shaping: bool = False
+    required: bool = False
+    field: str | None = None
+    folder: Path | None
 
-
-def _part(
-    *,
-    name: str,
-    options: dict[str, Any] | None = None,
-    weight: Annotated[float, Bounds(-100, 100)] = 1.0,
-    shaping: bool = False,
-    required: bool = False,
-    field: str | None = None,
-    folder: Path | None,
-) -> Part:
-    return Part(name, build_verifier(name, options or {}, folder=folder), weight, shaping, required, field)
+    def __post_init__(self) -> None:
+        verifier = build_verifier(self.name, self.options or {}, folder=self.folder)
+        object.__setattr__(self, "verifier", verifier)
 
 
 def _checked_part(raw: object, folder: Path | None) -> dict[str, Any]:
@@ -44,7 +38,7 @@ def _checked_part(raw: object, folder: Path | None) -> dict[str, Any]:
         raw = {"name": raw}
     if not isinstance(raw, Mapping) or not isinstance(raw.get("name"), str):
         raise ValueError(f"A part of verifier 'weighted' is {raw!r}, expected an object with a 'name'.")
-    part = checked("Verifier 'weighted (part)'", _part, raw, internal=("folder",))
+    part = checked("Verifier 'weighted (part)'", Part, raw, internal=("folder",))
     if part.get("weight", 1.0) < 0 and not part.get("shaping"):
         raise ValueError(
             f"Option 'weight' of the part {part['name']!r} is {part['weight']:g}, expected a number in "
@@ -67,7 +61,7 @@ class WeightedVerifier:
         """`parts`: as `check_parts` gives them."""
         if not parts:
             raise ValueError(f"Option 'parts' of verifier 'weighted' is {parts!r}, expected a list of parts.")
-        self._parts = [_part(folder=folder, **part) for part in parts]
+        self._parts = [Part(folder=folder, **part) for part in parts]
         for part in self._parts:
             if is_group_wise(part.verifier) and not judges_alone(part.verifier):
                 raise ValueError(

@@ -11,7 +11,7 @@ The way of an answer, from response to verdict. A stage imports only stages abov
     evaluate  arithmetic     tree -> fraction or digits           numbers, quadrature
               algebra        tree -> sympy and back, asked last   costs
               substitution   operation -> its value               scalars
-    compare   comparison     two trees -> equal or not, by shape  scalars, marks, names
+    compare   comparison     two trees -> equal or not, by shape  scalars, marks, trees
                              equations, inequalities, intervals   relations, regions, solutions
     refuse    operations     finds an operation left undone
     verdict   verifier       runs the stages, keeps verdicts

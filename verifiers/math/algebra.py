@@ -234,7 +234,10 @@ class _Builder:
     def _call(self, node: nodes.FunctionCall) -> Expression:
         arguments = [self.expression(argument) for argument in node.arguments]
         if node.name in ("det", "abs") and isinstance(arguments[0], sympy.MatrixBase):
-            return _determinant(arguments[0])
+            if arguments[0].shape[0] != arguments[0].shape[1]:
+                raise Undecided("the determinant of a matrix that is not square")
+            matrix = DomainMatrix.from_Matrix(arguments[0])
+            return matrix.domain.to_sympy(matrix.det())
         if not node.known:
             return sympy.Function(node.name)(*arguments)
         function = _CALLS.get(node.name)
@@ -285,13 +288,6 @@ class _Builder:
     def slope(self, body: Node, letter: str, order: int) -> Expression:
         variable = self._symbols.setdefault(letter, sympy.Symbol(letter, real=True))
         return sympy.diff(self.expression(body), variable, order)
-
-
-def _determinant(matrix: Expression) -> Expression:
-    if matrix.shape[0] != matrix.shape[1]:
-        raise Undecided("the determinant of a matrix that is not square")
-    domain_matrix = DomainMatrix.from_Matrix(matrix)
-    return domain_matrix.domain.to_sympy(domain_matrix.det())
 
 
 def _series(body: Expression, letter: Expression, low: Expression, high: Expression) -> Expression:

@@ -6,7 +6,6 @@ not foreseen here, is wrong."""
 
 from verifiers.math.arithmetic import exact_or_none
 from verifiers.math.marks import as_matrix, as_vector, is_full_hour, same_based, same_ratio, same_with_marks
-from verifiers.math.names import is_name, named_terms, names_ratio
 from verifiers.math.nodes import (
     SETS,
     Based,
@@ -52,7 +51,7 @@ from verifiers.math.solutions import (
     without_qualifier,
 )
 from verifiers.math.substitution import is_antiderivative, is_integral_without_ends, settled
-from verifiers.math.trees import free_symbols
+from verifiers.math.trees import free_symbols, is_name, named_terms, names_ratio
 
 MAX_ITEMS = 64
 

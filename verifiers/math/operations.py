@@ -17,7 +17,6 @@ from fractions import Fraction
 
 from verifiers.math.arithmetic import exact_or_none
 from verifiers.math.domains import is_alternating
-from verifiers.math.names import is_name
 from verifiers.math.nodes import (
     Based,
     Constant,
@@ -39,7 +38,7 @@ from verifiers.math.nodes import (
     Text,
 )
 from verifiers.math.relations import value_of_chain
-from verifiers.math.trees import MINUS_ONE, constants, free_symbols, walk
+from verifiers.math.trees import MINUS_ONE, constants, free_symbols, is_name, walk
 
 ARITHMETIC = "arithmetic"
 """The kind of 17 \\cdot 23 and 3 + 4."""

@@ -11,7 +11,6 @@ from functools import cmp_to_key
 
 from verifiers.math.arithmetic import exact_value, real_fraction
 from verifiers.math.domains import complex_letters
-from verifiers.math.names import spelled
 from verifiers.math.nodes import (
     Bracket,
     FunctionCall,
@@ -34,7 +33,7 @@ from verifiers.math.nodes import (
 from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.points import random_prime
 from verifiers.math.scalars import random_source, same_scalar
-from verifiers.math.trees import MINUS_ONE, difference, free_symbols, infinity_sign, replaced, walk
+from verifiers.math.trees import MINUS_ONE, difference, free_symbols, infinity_sign, replaced, spelled, walk
 
 MAX_PIECES = 40
 

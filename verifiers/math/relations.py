@@ -3,7 +3,6 @@
 from fractions import Fraction
 
 from verifiers.math.arithmetic import exact_or_none, real_fraction
-from verifiers.math.names import is_name, named_terms, names_ratio, same_name
 from verifiers.math.nodes import (
     FunctionCall,
     Node,
@@ -19,7 +18,15 @@ from verifiers.math.nodes import (
 from verifiers.math.numbers import NotNumber
 from verifiers.math.points import random_prime
 from verifiers.math.scalars import random_source, rounds_to, same_scalar
-from verifiers.math.trees import difference, free_symbols, replaced
+from verifiers.math.trees import (
+    difference,
+    free_symbols,
+    is_name,
+    named_terms,
+    names_ratio,
+    replaced,
+    same_name,
+)
 
 _ATTEMPTS = 12
 # Calls that solving an equation in one letter undoes: \sqrt{x} = 10, \ln x = 10.

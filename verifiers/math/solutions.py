@@ -9,7 +9,6 @@ from functools import partial
 from typing import TypeVar
 
 from verifiers.math.arithmetic import real_fraction
-from verifiers.math.names import is_name, spelled
 from verifiers.math.nodes import (
     Bracket,
     Listing,
@@ -27,7 +26,7 @@ from verifiers.math.nodes import (
 )
 from verifiers.math.numbers import NotNumber
 from verifiers.math.scalars import same_scalar
-from verifiers.math.trees import difference, free_symbols, negative, replaced
+from verifiers.math.trees import difference, free_symbols, is_name, negative, replaced, spelled
 
 T = TypeVar("T")
 
@@ -226,7 +225,11 @@ def same_family(gold: Node, response: Node) -> bool:
         return False
     if len(one.expressions) != len(other.expressions):
         return False
-    return _same_renamed(one, other) or (one.numbers == NamedSet("Z") and _same_lattices(one, other))
+    if (is_same := _same_renamed(one, other)) or one.numbers != NamedSet("Z"):
+        return is_same
+    lines = [_line(node, one.letter) for node in one.expressions]
+    others = [_line(node, other.letter) for node in other.expressions]
+    return None not in lines and None not in others and pair_off(lines, others, _same_lattice)
 
 
 def without_qualifier(gold: Node, response: Node) -> Node:
@@ -292,12 +295,6 @@ def _same_renamed(one: Family, other: Family) -> bool:
     renamed = tuple(replaced(node, old, new) for node in other.expressions)
     integers = frozenset((one.letter,)) if one.numbers.name[0] in "ZN" else frozenset()
     return pair_off(one.expressions, renamed, partial(same_scalar, integers=integers))
-
-
-def _same_lattices(one: Family, other: Family) -> bool:
-    lines = [_line(node, one.letter) for node in one.expressions]
-    others = [_line(node, other.letter) for node in other.expressions]
-    return None not in lines and None not in others and pair_off(lines, others, _same_lattice)
 
 
 def is_class(node: Node, name: Node | None, residue: Fraction, modulus: Fraction) -> bool:

@@ -82,14 +82,14 @@ def same_time(one: str, other: str) -> bool | None:
         return None
     both = first[1] and second[1]
     return first[0] == second[0] or (
-        not both and first[0] % 720 == second[0] % 720 and _is_left_out(one, other)
+        not both and first[0] % 720 == second[0] % 720 and _hour(one) == _hour(other)
     )
 
 
-def _is_left_out(one: str, other: str) -> bool:
-    """Whether the digits are the same, so that one text lacks only am or pm."""
-    first, second = _TIME.match(one), _TIME.match(other)
-    return first is not None and second is not None and int(first.group(1)) == int(second.group(1))
+def _hour(words: str) -> int | None:
+    """As it is written: the same on both sides where one of them lacks only am or pm."""
+    match = _TIME.match(words)
+    return None if match is None else int(match.group(1))
 
 
 def _time_of_day(words: str) -> tuple[int, bool] | None:

@@ -315,7 +315,9 @@ def _noun(word: str) -> str:
 
 def ratio_of_units(gold: Unit | None, response: Unit | None) -> Fraction | None:
     """The factor from the response's unit to the gold's; None when they are different quantities."""
-    if not _same_multipliers(gold, response):
+    wanted = gold.multipliers if gold else frozenset()
+    given = response.multipliers if response else frozenset()
+    if wanted != given and not (response is None and wanted <= _COLLECTIVES):
         return None
     if gold is None or response is None or not gold.powers or not response.powers:
         return Fraction(1)
@@ -352,12 +354,6 @@ def _ratio(gold: Unit, response: Unit) -> Fraction | None:
     ]
     says_same = gold.head == response.head if gold.nouns and response.nouns else bool(fixed[0])
     return response.size / gold.size if fixed[0] == fixed[1] and says_same else None
-
-
-def _same_multipliers(gold: Unit | None, response: Unit | None) -> bool:
-    wanted = gold.multipliers if gold else frozenset()
-    given = response.multipliers if response else frozenset()
-    return wanted == given or (response is None and wanted <= _COLLECTIVES)
 
 
 def _is_generic(unit: Unit) -> bool:

@@ -18,7 +18,6 @@ from verifiers.math.comparison import same_answer
 from verifiers.math.letters import Letters, LettersAre
 from verifiers.math.literals import read_number
 from verifiers.math.marks import is_full_hour
-from verifiers.math.names import with_marks_of
 from verifiers.math.nodes import FunctionCall, Listing, Node, Number, Product, Ratio, Relation, Text
 from verifiers.math.operations import undone_operation
 from verifiers.math.scalars import same_number
@@ -26,8 +25,8 @@ from verifiers.math.shorthand import expand
 from verifiers.math.solutions import pair_off
 from verifiers.math.texts import formula_of, same_time
 from verifiers.math.tokens import Token, split_label
-from verifiers.math.trees import walk
-from verifiers.math.units import Unit, in_degrees, is_other_kind, ratio_of_units
+from verifiers.math.trees import walk, with_marks_of
+from verifiers.math.units import in_degrees, is_other_kind, ratio_of_units
 from verifiers.math.words import OWN_FUNCTIONS, unstyled
 from verifiers.verdict import Verdict, correct, no_answer, wrong
 
@@ -37,6 +36,7 @@ _LETTERS = "ABCDEFGHIJ"
 _TEXT_ONLY = re.compile(r"[{\s]*[^\W\d_](?:[^\W\d_]|[\s'\-,.{}])*")
 _TEXT_COMMAND = re.compile(r"\\(?:text(?:rm|bf|it)?|mathrm|mathbf|mbox)\b")
 _MARKED = re.compile(r"\\(?:vec|overrightarrow|(?:wide)?hat)(?![A-Za-z])")
+_CLOCK = {(("am", 1),), (("pm", 1),)}
 _CACHE_SIZE = 8192
 
 _Finding = tuple[bool, str]
@@ -304,12 +304,13 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
     if ratio is None:
         return None
     undone: str | None = None
+    units = {unit.powers for unit in (gold.unit, response.unit) if unit is not None}
     for wanted in gold.readings:
         for given in response.readings:
             if is_other_kind(given, gold.unit) or is_other_kind(wanted, response.unit):
                 # 60 mph is not 60°, 5 cm is not 5%.
                 continue
-            if _is_clock(gold.unit, response.unit) and not _are_times(wanted, given):
+            if not _CLOCK.isdisjoint(units) and not _are_times(wanted, given):
                 continue
             if _MARKED.search(gold.text) or _MARKED.search(response.text):
                 given = with_marks_of(wanted, given)
@@ -319,10 +320,6 @@ def _match(gold: Answer, response: Answer, *, any_operation: bool) -> str | None
                 if undone is None:
                     return ""
     return undone
-
-
-def _is_clock(*units: Unit | None) -> bool:
-    return any(unit is not None and unit.powers in ((("am", 1),), (("pm", 1),)) for unit in units)
 
 
 def _are_times(*sides: Node) -> bool:
