@@ -2,8 +2,7 @@ r"""Text around a box: what a reader does not see, what denies the box, and what
 
 Owns the rules for \phantom{\boxed{42}}, -\boxed{42}, "not \boxed{42}" and 2 \cdot \boxed{21}. Looks at a few
 dozen characters on either side, and for what is invisible at a few thousand, so it is linear in the text;
-knows the spelling of formulas, not their meaning. Most boxes end a sentence: cheap tests of a few characters
-come before each pattern."""
+knows the spelling of formulas, not their meaning."""
 
 import re
 
@@ -28,7 +27,6 @@ _INVISIBLE_MARKS = (
 _MAX_INVISIBLE = 40
 _MAX_STRETCH = 2_000
 
-_DENIALS = ("not", "never", "n't", "than", " of", "\\ne", "\\lnot", "≠", "!=")
 _DENIED_BEFORE = re.compile(
     r"(?:(?<!\bor\s)\b(?:not|never|isn't|wasn't|cannot\s+be|can't\s+be|other\s+than|instead\s+of|rather\s+than)"
     r"(?:\s+(?:equal\s+to|equal|to\s+be|be))?|\\not\s*=?|\\neq?|\\neg|\\lnot|≠|(?<=\s)!=)[\s:}]*$",
@@ -86,22 +84,6 @@ _OR_AFTER = re.compile(
     r"[\s$]*(?:\\(?:text|mbox)\s*\{\s*)?or\b[\s}$]*(-?\d+)(?![\d.,]*\d)\s*(?![\s$]*[\w%\\/^*+-])"
 )
 _BASE_AFTER = re.compile(r"\s*_\s*(?:\{\s*(\d{1,2})\s*\}|(\d))(?!\d)")
-# What stands around most boxes, "= \\boxed{42}$." and "is \\boxed{42}": nothing else is to look for.
-_PLAIN_BEFORE = (
-    ":",
-    " is",
-    " are",
-    " get",
-    " answer",
-    " equals",
-    "so",
-    "So",
-    "hus",
-    "ence",
-    "\\[",
-    "$",
-)
-_PLAIN_AFTER = ("", ".", ".\n", ". ", "\n", "\n\n", "\n\\")
 _FORMULA_END = re.compile(r"\$|\\[)\]]|\n")
 _NOT_OPERAND = re.compile(r"(?:^|[=:,;(\[{<>&|\n≈≤≥]|\\[A-Za-z]+|\\[,;:! ]|[A-Za-z]{2,}|\})\s*$")
 _OPERAND_COMMAND = re.compile(r"\\(?:pi|alpha|beta|theta|phi)\s*$")
@@ -124,14 +106,8 @@ def end_of_group(text: str, start: int, limit: int, *, depth: int = 1) -> int | 
 def is_denied(text: str, start: int, stop: int) -> bool:
     """Whether the words around the box at text[start:stop] say that it is not the answer."""
     near = text[max(0, start - _AROUND) : start]
-    end = near[-24:].casefold()
-    if any(mark in end for mark in _DENIALS) and _DENIED_BEFORE.search(_OPENING.sub("", near)):
+    if _DENIED_BEFORE.search(_OPENING.sub("", near)) or _ANSWERED_NO.match(text, stop, stop + _AROUND):
         return True
-    if "?" in text[stop : stop + _AROUND] and _ANSWERED_NO.match(text, stop, stop + _AROUND):
-        return True
-    after = text[stop : stop + 24]
-    if "is" not in after and "w" not in after:
-        return False
     denial = _DENIED_AFTER.match(text, stop, stop + _AROUND)
     if denial is None:
         return False
@@ -142,16 +118,6 @@ def is_hidden(text: str, start: int) -> bool:
     """Whether the box at text[start:] is in a comment, crossed out or invisible."""
     line = text[max(text.rfind("\n", 0, start) + 1, start - _MAX_STRETCH) : start]
     return ("%" in line and _COMMENT.match(line) is not None) or _is_invisible(text, start)
-
-
-def ends_a_sentence(text: str, start: int, stop: int) -> bool:
-    """Whether nothing around the box can bear on it, as in "so it is $\\boxed{42}$."; a cheap test."""
-    if text[stop : stop + 4].lstrip("$")[:2] not in _PLAIN_AFTER:
-        return False
-    before = text[max(0, start - 16) : start].rstrip(" \n$*")
-    if before.endswith("="):
-        return not before.endswith(("!=", "not="))
-    return not before or before.endswith(_PLAIN_BEFORE)
 
 
 def _is_invisible(text: str, start: int) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from verifiers.box_context import boxed_in_context, ends_a_sentence, is_denied, is_hidden
+from verifiers.box_context import boxed_in_context, is_denied, is_hidden
 from verifiers.parts import MAX_ANSWER_CHARACTERS, MAX_BOX_CHARACTERS, box_at, boxes_of_parts, content_of
 
 # Each finder takes the text after the thought and returns the answer, or None. Linear in the
@@ -174,7 +174,6 @@ def _last_boxes(text: str) -> list[str | None] | None:
     box that is only a part of a formula. A box that is hidden or denied by the words around it is passed
     over, but never for a box of an earlier sentence."""
     found: list[tuple[int, int, str]] = []
-    plain: set[int] = set()
     num_read = 0
     passed_over: int | None = None
     # Where each command stands last, before what has been looked at.
@@ -197,12 +196,9 @@ def _last_boxes(text: str) -> list[str | None] | None:
         stop, content = box
         if passed_over is not None and not found and _SENTENCE_END.search(text, stop, passed_over):
             break
-        is_plain = ends_a_sentence(text, start, stop)
-        if is_hidden(text, start) or (not is_plain and is_denied(text, start, stop)):
+        if is_hidden(text, start) or is_denied(text, start, stop):
             passed_over = start
             continue
-        if is_plain:
-            plain.add(start)
         if found and stop > found[0][0]:
             # This box encloses what was found: unwrap the inner box in place, or take it out of its sentence.
             words = text[start : found[0][0]] + " " + text[found[0][1] : stop]
@@ -222,7 +218,7 @@ def _last_boxes(text: str) -> list[str | None] | None:
             if _NEW_SENTENCE.search(between) and not _JOINER.search(between):
                 break
         found.insert(0, (start, stop, content))
-    return [box[2] if box[0] in plain else boxed_in_context(text, *box) for box in found] or None
+    return [boxed_in_context(text, *box) for box in found] or None
 
 
 def _final_answer(text: str) -> str | None:

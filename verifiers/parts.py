@@ -69,8 +69,6 @@ _KINDS = tuple(map(_pattern, _LABELS))
 
 def boxes_of_parts(text: str) -> tuple[str, ...]:
     """The boxes of the last run of parts, in order, with the names before them; empty when there is none."""
-    if text.count("\\boxed") + text.count("\\fbox") < 2:
-        return ()
     boxes = _last_boxes(text)
     if len(boxes) < 2:
         return ()

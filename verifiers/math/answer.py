@@ -41,8 +41,6 @@ _CLOCK = re.compile(r"(?<![A-Za-z\\])([ap])\.\s?m\b\.?", re.IGNORECASE)
 _END_MARKS = re.compile(r"(?<!\\)[.,;:]+$")
 _DOTTED = re.compile(r"\d*\.\d+\.\.\.$")
 _END_SPACE = re.compile(r"^(?:\s|~|\\[,;:! ])+|(?:\s|~|\\[,;:!]|\\(?=\s*$))+$")
-_NOTHING_AROUND = re.compile(r"(?![\s~:$*`{]|\\[,;:! (\[]).*(?<![\s~.,;:!\\])", re.DOTALL)
-"""No text that `strip_wrapping` changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +64,7 @@ class Answer:
 
 def strip_wrapping(text: str) -> str:
     r"""Without surrounding space, dollars, \( \), one pair of braces and the full stop."""
-    while _NOTHING_AROUND.fullmatch(text) is None and (inner := _unwrapped(text)) != text:
+    while (inner := _unwrapped(text)) != text:
         text = inner
     return text
 
@@ -119,19 +117,14 @@ def read_answer(raw: str, *, letters: Letters = "auto", is_gold: bool = False) -
     if number is not None:
         return Answer(raw, number, raw, (_plain_node(raw, number),), None)
     text = strip_wrapping(usual_notation(plain_characters(raw)))
-    if "\\text" in text or "\\mathrm" in text:
-        if "frac" in text:
-            text = _FRACTION_OF_UNITS.sub(r"\\text{\1/\2\3}", text)
-        if "\\mu" in text or "\\Omega" in text:
-            text = _OHM.sub(r"\\text{\1Ω}", _MICRO.sub(r"\1μ", text))
+    text = _FRACTION_OF_UNITS.sub(r"\\text{\1/\2\3}", text)
+    text = _OHM.sub(r"\\text{\1Ω}", _MICRO.sub(r"\1μ", text))
     if "\\boxed" in text or "\\fbox" in text:
         text = strip_wrapping(last_box(text) or text)
     number = plain_number(text)
     if number is not None:
         return Answer(text, number, text, (_plain_node(text, number),), None)
-    text = strip_wrapping(_PREFIX.sub("", text)) or text
-    if "m" in text or "M" in text:
-        text = _CLOCK.sub(r"\1m", text)
+    text = _CLOCK.sub(r"\1m", strip_wrapping(_PREFIX.sub("", text)) or text)
     words = clean_words(text)
     labelled = split_label(text) if text.endswith(")") else None
     if labelled is not None and (label := parse_unit(labelled[1])) is not None:
@@ -220,18 +213,15 @@ def _plain_node(text: str, number: Fraction) -> Node:
 
 def _read(text: str, short_words: tuple[bool, ...]) -> tuple[list[Node], Unit | None]:
     """The readings and the unit. Raises Unreadable when there is no reading."""
-    tokens = tokenize(text)
-    has_words = any(map(_is_of_words, tokens))
-    if has_words:
-        tokens = with_qualifier(tokens)
+    tokens = with_qualifier(tokenize(text))
     if "," in text and any(map(_has_leading_zero, tokens[1:], tokens)):
         raise Unreadable("a list with a leading zero")
-    tokens, currency = _without_currency(tokens) if has_words else (tokens, None)
+    tokens, currency = _without_currency(tokens)
     if tokens and tokens[0].value in _OPENING_SIGNS:
         tokens = tokens[1:]
-    if has_words and (compound := _compound_quantity(tokens)) is not None:
+    if (compound := _compound_quantity(tokens)) is not None:
         return [compound[0]], compound[1]
-    tokens, unit = _without_units(tokens) if has_words else (tokens, None)
+    tokens, unit = _without_units(tokens)
     if not tokens:
         raise Unreadable("nothing but a unit")
     if not any(map(_is_short_word, tokens)):
@@ -255,16 +245,6 @@ _SEPARATORS = frozenset(r"\le \leq \ge \geq \lt \gt \approx \pm \lor \land".spli
 _OPENING_SIGNS = frozenset((r"\approx", r"\therefore", r"\Rightarrow", r"\implies", "=", r"\sim"))
 _UNIT_LETTERS = frozenset("mgshLNJKWVA")
 _SPELLINGS = {r"\cdot": "*", r"\$": "$", r"\circ": "°", r"\degree": "°", r"\Omega": "Ω"}
-_SIGNS_OF_WORDS = frozenset((r"\$", r"\pounds", r"\Omega", r"\in", "C", "F"))
-
-
-def _is_of_words(token: Token) -> bool:
-    """Whether it may be part of a qualifier, a currency or a unit: without such a token there is none."""
-    return (
-        token.kind in ("text", "word", "function")
-        or token.value in _SIGNS_OF_WORDS
-        or (token.spaced and token.kind == "symbol" and token.value in _UNIT_LETTERS)
-    )
 
 
 def _is_short_word(token: Token) -> bool:

@@ -38,25 +38,17 @@ class Cursor:
 
     def take(self, value: str) -> bool:
         """Take this sign or command if it stands here."""
-        # Not by `sees`: of all methods this is called most.
-        here = self.here
-        if here.value != value or here.kind not in ("operator", "command"):
-            return False
-        self.advance()
-        return True
+        is_here = self.sees(value)
+        if is_here:
+            self.advance()
+        return is_here
 
     def take_power_sign(self) -> bool:
         return self.here.value in ("^", "**") and (self.take("^") or self.take("**"))
 
     def unwrap_operator(self) -> None:
         """Take the braces off an operator that stands here alone in them, as in {-}5: they only space it."""
-        # Cheapest first: a place in a formula is rarely a brace.
-        if (
-            self.here.value == "{"
-            and self.sees("{")
-            and self.peek(2).value == "}"
-            and self.peek().value in OPERATORS
-        ):
+        if self.sees("{") and self.peek(2).value == "}" and self.peek().value in OPERATORS:
             self.tokens[self.at : self.at + 3] = [self.peek()]
             self.go_to(self.at)
 

@@ -6,14 +6,13 @@ are equal when they are equal for all values in these domains."""
 from enum import Enum, auto
 
 from verifiers.math.arithmetic import exact_or_none
-from verifiers.math.nodes import Constant, FunctionCall, Modulo, Node, Number, Power, Product, Sum, Symbol
+from verifiers.math.nodes import FunctionCall, Modulo, Node, Number, Power, Product, Sum, Symbol
 from verifiers.math.trees import MINUS_ONE, constants, flat_factors, free_symbols, walk
 
 _INTEGER_FUNCTIONS = frozenset(("gcd", "lcm"))
 _NATURAL_FUNCTIONS = frozenset(("binomial", "factorial", "double_factorial"))
 JUMPING = frozenset(("floor", "ceiling", "sign"))
 """Functions with values of their own at single points."""
-_REAL_FUNCTIONS = frozenset(("sqrt", "ln", "log", "exp", "root"))
 _INTEGER_LETTERS = frozenset("ijklmnpqMN")
 _COMPLEX_LETTERS = frozenset("zw")
 _COMPLEX_FUNCTIONS = frozenset("real imaginary argument conjugate".split())
@@ -35,8 +34,6 @@ class Domain(Enum):
 def domains(gold: Node, response: Node, integers: frozenset[str] = frozenset()) -> dict[str, Domain]:
     """The domain of each letter of the gold. `integers`: letters that are said to be integers."""
     letters = free_symbols(gold)
-    if not integers and not any(map(_may_have_types, (*walk(gold), *walk(response)))):
-        return dict.fromkeys(letters, Domain.REAL)
     whole = integers | _integers(gold) | {name for name in _integers(response) if _is_usual(name)}
     natural = _counted(gold) | {name for name in _counted(response) if _is_usual(name)}
     complex_ones = complex_letters(gold) | complex_letters(response)
@@ -54,19 +51,6 @@ def domains(gold: Node, response: Node, integers: frozenset[str] = frozenset()) 
         else:
             found[name] = Domain.COMPLEX if name in complex_ones else Domain.REAL
     return found
-
-
-def _may_have_types(item: Node) -> bool:
-    match item:
-        case Symbol(name):
-            return name.startswith(_VECTOR) or name[0].isupper()
-        case FunctionCall(name):
-            return name not in _REAL_FUNCTIONS
-        case Power(exponent=Number()) | Number() | Product() | Sum():
-            return False
-        case Power(base):
-            return type(base) is not Constant and type(base) is not Symbol
-    return isinstance(item, Modulo)
 
 
 def _is_usual(name: str) -> bool:

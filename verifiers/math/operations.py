@@ -19,7 +19,6 @@ from verifiers.math.arithmetic import exact_or_none
 from verifiers.math.domains import is_alternating
 from verifiers.math.nodes import (
     Based,
-    Constant,
     Degrees,
     FunctionCall,
     Listing,
@@ -34,7 +33,6 @@ from verifiers.math.nodes import (
     Relation,
     SetOperation,
     Sum,
-    Symbol,
     Text,
 )
 from verifiers.math.relations import value_of_chain
@@ -65,7 +63,6 @@ _KINDS: dict[str, str] = {
 }  # fmt: skip
 # In letters these are closed forms: \binom{n}{2} for \frac{n(n-1)}{2}, |x| for \sqrt{x^2}.
 _CLOSED_IN_LETTERS = {_COUNTING, "absolute value"}
-_WITHOUT_KIND = frozenset((Number, Symbol, Constant, Quotient, Power))
 # By the spelling of a formula that has no reading, which is equal to itself only.
 _OPAQUE_KINDS = (
     (re.compile(r"\\(?:sum|prod)(?![a-z])"), "sum or product"),
@@ -81,8 +78,6 @@ def foreign_operation(gold: Node, response: Node) -> str | None:
     """The kind of an operation that `response` leaves to be computed and `gold` has none of, or None.
 
     In a chain of equal sides (5! = 120) one side without such an operation is enough: it is the answer."""
-    if next(_kinds(response, frozenset()), None) is None:
-        return None
     letters = free_symbols(gold)
     if isinstance(response, Relation) and "~" in response.operators:
         # \sin 60^\circ \approx 0.87: the side that is compared.
@@ -137,7 +132,7 @@ def _foreign(response: Node, allowed: frozenset[str], letters: frozenset[str]) -
 def _kinds(node: Node, letters: frozenset[str]) -> Iterator[str]:
     """The kind of each operation in the tree, without the closed forms in `letters`."""
     for item in walk(node):
-        kind = None if type(item) in _WITHOUT_KIND else _kind(item, letters)
+        kind = _kind(item, letters)
         if kind is None or (kind in _CLOSED_IN_LETTERS and not letters.isdisjoint(free_symbols(item))):
             continue
         yield kind

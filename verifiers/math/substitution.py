@@ -29,8 +29,6 @@ from verifiers.math.numbers import NotExact, NotNumber
 from verifiers.math.scalars import same_scalar
 from verifiers.math.trees import free_symbols, infinity_sign, rebuilt, replaced, size, walk
 
-_OPERATORS = frozenset((Operation, Matrix))
-"""One of these is part of each operation."""
 MAX_TERMS = 5_000
 MAX_KEPT_TERMS = 400
 MAX_WRITTEN_OUT = 60_000
@@ -45,8 +43,7 @@ _CONSTANTS_OF_INTEGRATION = frozenset("CcKk") | {"C_1", "C_0", "c_1"}
 
 def has_operation(node: Node) -> bool:
     """Whether the tree has an operation to evaluate: a sum, a determinant, arithmetic with matrices."""
-    items = walk(node)
-    return any(type(item) in _OPERATORS for item in items) and any(map(_is_operation, items))
+    return any(map(_is_operation, walk(node)))
 
 
 def _is_operation(node: Node) -> bool:
@@ -128,7 +125,7 @@ def _value(node: Node) -> Node | None:
         written = _written_out(node)
         if written is not None:
             return written
-        if _is_measured(node):
+        if _is_plain_integral(node) and not free_symbols(node) and _has_number(node):
             return node
         if is_integral_without_ends(node):
             return None
@@ -136,9 +133,10 @@ def _value(node: Node) -> Node | None:
         value = _computed(node)
     except Undecided:
         value = None
-    if not _is_measurable(node):
+    if not (isinstance(node, Operation) and _is_plain_integral(node)):
         return value
-    assert isinstance(node, Operation)
+    if not 0 < len(free_symbols(node)) <= MAX_PARAMETERS:
+        return value
     if value is not None and _is_confirmed(node, value):
         return value
     return node if _is_confirmed(node, node) else None
@@ -153,16 +151,23 @@ def _computed(node: Node) -> Node:
     return algebra.value_of(node)
 
 
-def _is_measurable(node: Node) -> bool:
-    """Whether the quadrature can say something about this integral once its letters have values."""
+def _is_plain_integral(node: Operation) -> bool:
+    """Whether it is a definite integral about which the quadrature can say something."""
     return (
-        isinstance(node, Operation)
-        and node.name == "integral"
+        node.name == "integral"
         and node.bound is not None
-        and 0 < len(free_symbols(node)) <= MAX_PARAMETERS
         and not has_operation(node.body)
         and size(node.body) <= MAX_INTEGRAND
     )
+
+
+def _has_number(node: Operation) -> bool:
+    """Whether the quadrature is sure of an integral without letters."""
+    try:
+        numeric_value(node)
+    except NotNumber:
+        return False
+    return True
 
 
 def _is_confirmed(node: Operation, value: Node) -> bool:
@@ -224,19 +229,6 @@ def _written_out(node: Operation) -> Node | None:
         return whole if is_short else None
     except NotNumber:
         return None
-
-
-def _is_measured(node: Operation) -> bool:
-    """Whether the quadrature is sure of this integral."""
-    if node.name != "integral" or node.bound is None or free_symbols(node) or has_operation(node.body):
-        return False
-    if size(node.body) > MAX_INTEGRAND:
-        return False
-    try:
-        numeric_value(node)
-    except NotNumber:
-        return False
-    return True
 
 
 def is_integral_without_ends(node: Node) -> bool:

@@ -32,8 +32,6 @@ _SPELLINGS = [
         r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)",
     )
 ]
-_HINT = re.compile(r"jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec|\d{4}-")
-"""One of these is in each spelling."""
 _LEAP_YEAR = 2000
 _MAX_CHARACTERS = 60
 
@@ -43,7 +41,7 @@ def date_of(words: str) -> str | None:
     None for any other text, and for a day that its month does not have.
 
     `words` as `clean_words` makes them."""
-    if len(words) > _MAX_CHARACTERS or _HINT.search(words) is None:
+    if len(words) > _MAX_CHARACTERS:
         return None
     words = re.sub(r"\s*\^\s*(?=(?:st|nd|rd|th)\b)", "", words)
     for spelling in _SPELLINGS:

@@ -345,22 +345,12 @@ _MODULUS = re.compile(r"(\\equiv\s*-?\w+)\s*\((\d+)\)$")
 
 
 def usual_notation(text: str) -> str:
-    """The text with such spellings replaced; most texts come back as they are, at the cost of a few looks."""
-    if "C" in text or "P" in text:
-        text = _COUNTED.sub(_chosen, text)
-    if r"\equiv" in text:
-        text = _MODULUS.sub(r"\1 \\pmod{\2}", text)
-    if "!=" in text:
-        text = _FACTORIAL_IS.sub(r"\1! =", text)
-    if r"\prime" in text:
-        text = _PRIMES.sub(lambda match: "'" * max(1, (match.group(1) or "").count("prime")), text)
-    if "./" in text or ". /" in text:
-        text = _FLOAT_OVER.sub(r"\1", text)
-    if "inus" in text or "egative" in text:
-        text = _SPOKEN_SIGN.sub(_sign_for_word, text)
-    if "np." in text or "math." in text or "numpy." in text or "sympy." in text:
-        text = _MODULE.sub(_without_module, text)
-    return text
+    """The text with such spellings replaced; most texts come back as they are."""
+    text = _MODULUS.sub(r"\1 \\pmod{\2}", _COUNTED.sub(_chosen, text))
+    text = _FACTORIAL_IS.sub(r"\1! =", text)
+    text = _PRIMES.sub(lambda match: "'" * max(1, (match.group(1) or "").count("prime")), text)
+    text = _SPOKEN_SIGN.sub(_sign_for_word, _FLOAT_OVER.sub(r"\1", text))
+    return _MODULE.sub(_without_module, text)
 
 
 def _sign_for_word(match: re.Match[str]) -> str:
