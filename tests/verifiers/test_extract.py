@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 
 from verifiers.extract import (
     MAX_ANSWER_CHARACTERS,
+    MAX_PARTS,
     Fallback,
     answer_line,
     answer_tag,
+    boxes_of_parts,
     extract_answer,
     final_part,
     last_box,
     last_number,
 )
 from verifiers.math.verifier import MathVerifier
-from verifiers.parts import MAX_PARTS, boxes_of_parts
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome
 

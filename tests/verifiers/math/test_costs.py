@@ -1,4 +1,5 @@
-"""The tree alone tells which expressions are too large, before sympy is imported or asked."""
+"""What is put to sympy: the tree alone tells which expressions are too large, before it is imported or asked;
+and the short ways of reading an answer come to the same as the whole way."""
 
 import itertools
 import json
