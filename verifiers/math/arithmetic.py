@@ -384,7 +384,12 @@ def _own_function(node: nodes.FunctionCall, arguments: tuple[Evaluate, ...]) -> 
 
 
 def _bound(node: nodes.Bound) -> Evaluate:
-    return lambda place: place.bound[node.height]
+    def evaluate(place: Place) -> Value:
+        if node.height not in place.bound:
+            raise NotExact if place.is_exact else NotNumber("a letter of an operation outside of it")
+        return place.bound[node.height]
+
+    return evaluate
 
 
 def _operation(node: nodes.Operation) -> Evaluate:
