@@ -19,7 +19,7 @@ from asyncrl.data.rows import labels_of
 from asyncrl.errors import InputError
 from asyncrl.evaluation.difficulty import MeasuredFile, chance_of_signal, histogram_lines, measure
 from asyncrl.journal.reader import JournalReader
-from asyncrl.journal.responses import read_row_records
+from asyncrl.journal.responses import read_pass_rates
 from asyncrl.journal.starts import changed_data
 from asyncrl.launch.engine_only import asking, serve_folder
 from asyncrl.launch.preflight import read_training_inputs
@@ -101,7 +101,7 @@ def _read(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, float]]:
             f"data.train has changed since {arguments.recipe} began: its rows may stand elsewhere. Put the "
             f"file back, or give --no-copy for the histogram alone."
         )
-    return recipe, {record.task_id: record.pass_rate for record in read_row_records(journal)}
+    return recipe, read_pass_rates(journal)
 
 
 def _measure(arguments: argparse.Namespace) -> tuple[Recipe, dict[str, float]]:

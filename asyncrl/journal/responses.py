@@ -336,10 +336,8 @@ SELECT a.task_id, g.prompt, a.group_id, a.version, a.num_graded, a.correct
 FROM answers AS a JOIN groups AS g USING (group_id) ORDER BY a.group_id
 """
 _ADMISSIONS = "SELECT task_id, prompt, admitted_version FROM groups ORDER BY group_id"
-_RECORDS = """
-SELECT a.task_id, count(*), sum(a.num_graded), sum(a.num_graded * a.correct) / sum(a.num_graded),
-       max(a.group_id), max(a.version), (SELECT max(admitted_version) FROM groups) - max(a.version)
-FROM answers AS a GROUP BY a.task_id ORDER BY a.task_id
+_PASS_RATES = """
+SELECT task_id, sum(num_graded * correct) / sum(num_graded) FROM answers GROUP BY task_id ORDER BY task_id
 """
 
 
@@ -350,19 +348,6 @@ class Admission(NamedTuple):
     prompt: str
     version: PolicyVersion
     """The trainer's."""
-
-
-class RowRecord(NamedTuple):
-    task_id: str
-    num_visits: int
-    num_graded: int
-    pass_rate: float
-    """Mean raw score of all trajectories that were graded."""
-    last_group: int
-    last_version: PolicyVersion
-    """At which it was graded last."""
-    age: int
-    """Versions from then to the newest admission of the run; below 0 for one that was graded since."""
 
 
 def read_admissions(journal: Readable) -> Iterator[Admission]:
@@ -376,6 +361,6 @@ def read_visits(journal: Readable) -> Iterator[tuple[str, str, RowVisit]]:
         yield task_id, prompt, RowVisit(*visit)
 
 
-def read_row_records(journal: Readable) -> list[RowRecord]:
-    """Each row that was graded, over all of the run."""
-    return [RowRecord(*row) for row in journal.read(_RECORDS)]
+def read_pass_rates(journal: Readable) -> dict[str, float]:
+    """Task id of each row that was graded -> mean raw score of all its trajectories, over all of the run."""
+    return dict(journal.read(_PASS_RATES))
