@@ -161,20 +161,12 @@ def test_a_long_text_is_decoded_in_parts(size: int) -> None:
 
 def by_bytes() -> Tokenizer:
     """A token per byte, one that is a space and half a character, and one that is no text (id 258)."""
-    alphabet = _byte_alphabet()
-    vocabulary = {alphabet[byte]: byte for byte in range(256)}
-    vocabulary[alphabet[0x20] + alphabet[0xC3]] = 256
-    vocabulary["?\n\n".replace("\n", alphabet[0x0A])] = 257
+    vocabulary = {letter: byte for byte, letter in LETTERS.items()}
+    vocabulary[LETTERS[0x20] + LETTERS[0xC3]] = 256
+    vocabulary["?\n\n".replace("\n", LETTERS[0x0A])] = 257
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="?"))
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
-
-
-def _byte_alphabet() -> dict[int, str]:
-    """Byte -> the character that stands for it in a byte-level vocabulary (GPT-2)."""
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {byte: chr(byte) for byte in shown} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
 
 
 def by_pieces() -> Tokenizer:
