@@ -133,7 +133,7 @@ def _is_model(path: Path) -> bool:
 
 def _given(path: Path) -> EvaluatedModel:
     folder = Path(absolute(str(path), Path.cwd()))
-    if not (folder / "config.json").is_file():
+    if not _is_model(folder):
         there = "has no config.json" if folder.is_dir() else "does not exist"
         raise InputError(
             f"--checkpoint is {path}, which {there}. Expected a Hugging Face folder, such as "

@@ -76,14 +76,14 @@ class _Carrier:
                 )
             return
         self._values[name] = value
-        if isinstance(value, ModuleType):
-            self._note_folder(value)
+        module = value if isinstance(value, ModuleType) else _importable(value)
+        if module is not None:
+            folder = _folder_of(module)
+            if folder is not None and not _is_installed(folder):
+                self._folders[str(folder)] = None
+            origin = "" if value is module else f"from {module.__name__} "
             alias = "" if value.__name__ == name else f" as {name}"
-            self._imports[name] = f"import {value.__name__}{alias}"
-        elif (module := _importable(value)) is not None:
-            self._note_folder(module)
-            alias = "" if value.__name__ == name else f" as {name}"
-            self._imports[name] = f"from {module.__name__} import {value.__name__}{alias}"
+            self._imports[name] = f"{origin}import {value.__name__}{alias}"
         elif callable(value) and isinstance(inspect.unwrap(value), FunctionType | type):
             self._carry_definition(name, inspect.unwrap(value))
         else:
@@ -118,11 +118,6 @@ class _Carrier:
         # Behind what it uses: a default or a base class is needed at once.
         self._definitions[name] = source
         self._places[name] = (file, line)
-
-    def _note_folder(self, module: ModuleType) -> None:
-        folder = _folder_of(module)
-        if folder is not None and not _is_installed(folder):
-            self._folders[str(folder)] = None
 
     def _literal(self, name: str, value: Any) -> str:
         if isinstance(value, re.Pattern):
