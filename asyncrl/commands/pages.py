@@ -80,6 +80,7 @@ PAGES = {
 OF_THE_CALLER = (
     "asyncrl.commands.main",
     "asyncrl.commands.parser",
+    "asyncrl.recipe.shipped",
     "asyncrl.system.hub",
     "asyncrl.system.plugins",
     "asyncrl.system.files",

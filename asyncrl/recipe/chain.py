@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, Tag, ValidationError
 from asyncrl.errors import InputError
 from asyncrl.recipe import shipped
 from asyncrl.recipe.complaint import complaint
-from asyncrl.recipe.file import absolute, absolute_object, absolute_override, read_plain
+from asyncrl.recipe.file import absolute, absolute_object, absolute_override
 from asyncrl.recipe.sections.section import Positive, Section
 from asyncrl.system.hub import is_hub_id
 
@@ -99,7 +99,7 @@ def read_chain(path: Path) -> Chain:
     """The chain at `path`, or the shipped one of that name, with its name and absolute paths. Raises
     InputError."""
     found = shipped.find(path, "chain")
-    raw = read_plain(found.file, "chain", "A chain is a YAML file with `stages`.")
+    raw = shipped.read_plain(found.file, "chain", "A chain is a YAML file with `stages`.")
     if not isinstance(raw, dict) or not isinstance(raw.get("stages"), list):
         raise InputError(f"{path} holds no list `stages`, expected one such as: stages: [sft.yaml, rl.yaml].")
     stages = [{"recipe": stage} if isinstance(stage, str) else stage for stage in raw["stages"]]

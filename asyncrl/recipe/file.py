@@ -37,9 +37,8 @@ from asyncrl.recipe.sections.section import (
 from asyncrl.recipe.sources import is_data_file
 from asyncrl.recipe.terms import OwnFunction, Term, inner_kind, merged, name_of, spread
 from asyncrl.recipe.yaml_text import read_yaml, write_yaml
-from asyncrl.system.files import read_text
 from asyncrl.system.hub import is_hub_id
-from asyncrl.system.paths import expanded, why
+from asyncrl.system.paths import expanded
 from asyncrl.system.places import JOURNAL
 from asyncrl.system.words import kind_of
 
@@ -103,27 +102,11 @@ def _read_yaml(path: Path, *, kind: str = "recipe") -> dict[str, Any]:
             f"{path} looks like rows of data, expected a recipe in YAML. Name it in data.train of a recipe; "
             f"`asyncrl train` lists the ones shipped."
         )
-    raw = read_plain(path, kind, "The recipe of a run is recipe.yaml in its folder.")
+    raw = shipped.read_plain(path, kind, "The recipe of a run is recipe.yaml in its folder.")
     if not isinstance(raw, dict):
         found = "is empty" if raw is None else f"holds {kind_of(raw)}"
         raise InputError(f"{path} {found}, expected the sections of a recipe (name, model, data, ...).")
     return raw
-
-
-def read_plain(path: Path, kind: str, of_folder: str) -> Any:
-    """The plain data in the YAML file at `path`, of a kind as in shipped.py. Raises InputError, for a folder
-    with the sentence `of_folder`."""
-    try:
-        return read_yaml(read_text(path))
-    except FileNotFoundError:
-        raise InputError(shipped.missing(path, kind)) from None
-    except IsADirectoryError:
-        article = "an" if kind == "overlay" else "a"
-        raise InputError(f"{path} is a folder, not {article} {kind}. {of_folder}") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {why(error)}.") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} cannot be read as YAML: {error}") from error
 
 
 def parse_recipe(raw: dict[str, Any], *, source: str, overrides: Sequence[str] = ()) -> Recipe:

@@ -1,4 +1,4 @@
-"""Shipped recipes, chains and overlays by their names, from any folder.
+"""Shipped recipes, chains and overlays by their names, from any folder, and the plain data in such files.
 
 Owns the rule about their paths: a shipped file that is named counts as lying in ./recipes, so that a run and
 what it makes are in the current folder, and nothing is written where asyncrl is installed.
@@ -8,10 +8,14 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from asyncrl.errors import did_you_mean
+import yaml
+
+from asyncrl.errors import InputError, did_you_mean
+from asyncrl.recipe.yaml_text import read_yaml
 from asyncrl.system.files import read_text
-from asyncrl.system.paths import expanded
+from asyncrl.system.paths import expanded, why
 from asyncrl.system.places import is_checkout, shipped_folder
 
 # A recipe's header: its first sentence says what the recipe teaches. Lines "# key: value" say the rest: time,
@@ -148,3 +152,19 @@ def _inside(path: Path) -> Path | None:
         return None
     resolved = path.resolve()
     return resolved.relative_to(home.resolve()) if resolved.is_relative_to(home.resolve()) else None
+
+
+def read_plain(path: Path, kind: str, of_folder: str) -> Any:
+    """The plain data in the YAML file at `path`, a recipe or of a kind in PARTS. Raises InputError, for a
+    folder with the sentence `of_folder`."""
+    try:
+        return read_yaml(read_text(path))
+    except FileNotFoundError:
+        raise InputError(missing(path, kind)) from None
+    except IsADirectoryError:
+        article = "an" if kind == "overlay" else "a"
+        raise InputError(f"{path} is a folder, not {article} {kind}. {of_folder}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {why(error)}.") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} cannot be read as YAML: {error}") from error
