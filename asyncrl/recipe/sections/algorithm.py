@@ -211,7 +211,10 @@ class Algorithm(Section):
 
     @model_validator(mode="after")
     def _check(self) -> "Algorithm":
-        for check in _CHECKS:
+        for check in (
+            *(_check_ranges, _check_behavior, _check_proximal, _check_entropy_bonus),
+            *(_check_credit, _check_kl, _check_scale, _check_ratio_of_one),
+        ):
             check(self)
         return self
 
@@ -391,15 +394,3 @@ def _check_ratio_of_one(algorithm: Algorithm) -> None:
                     f"algorithm.{key} is {value}, which excludes a ratio of 1: that of every token of the "
                     f"current policy. Expected {side} 1. {verb} algorithm.{key}."
                 )
-
-
-_CHECKS = (
-    _check_ranges,
-    _check_behavior,
-    _check_proximal,
-    _check_entropy_bonus,
-    _check_credit,
-    _check_kl,
-    _check_scale,
-    _check_ratio_of_one,
-)
