@@ -29,7 +29,7 @@ from asyncrl.controller.take_parts import (
     Evaluations,
     MeasuredRows,
     ReportedSteps,
-    SleepingServers,
+    SharedGpus,
 )
 from asyncrl.controller.trainer_wire import TrainerWire
 from asyncrl.evaluation.schedule import EvaluationServers, HeldOutSchedule
@@ -66,7 +66,6 @@ from asyncrl.rollout.filter import Oversampling, group_signal
 from asyncrl.rollout.generate import Generator
 from asyncrl.rollout.reflection import ReflectionWords
 from asyncrl.rollout.request_rules import Limits, OpenTurns, RequestRules
-from asyncrl.rollout.shared_gpus import SharedGpus
 from asyncrl.rollout.turn_player import TurnPlayer
 from asyncrl.run.metrics_file import Metrics
 from asyncrl.serving.fleet import Fleet
@@ -215,7 +214,7 @@ def assemble(
     shared_gpus: SharedGpus | None = None
     if recipe.placement.colocated:
         shared_gpus = SharedGpus(
-            *(fleet, drainer, waits, state),
+            *(context, fleet, drainer),
             is_evaluating=heldout.is_on_rollout_servers,
             ends_with_its_version=rollout.interrupt == "drain",
         )
@@ -249,7 +248,7 @@ def assemble(
         parts=(
             ReportedSteps(context, report, responses),
             evaluations,
-            *([] if shared_gpus is None else [SleepingServers(context, shared_gpus)]),
+            *([] if shared_gpus is None else [shared_gpus]),
             CompactedJournal(compaction),
             MeasuredRows(measured),
         ),

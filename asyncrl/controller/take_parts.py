@@ -1,6 +1,6 @@
 """The features that act while a take is answered, each a `TakePart`; `assemble` lists those of a run."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,8 @@ from asyncrl.loops import RunPart, TrainersWait
 from asyncrl.observe.metrics.batch_columns import batch_metrics
 from asyncrl.observe.metrics.step_metrics import StepReport, StepResponses
 from asyncrl.records import Batch, PolicyVersion, ScoredSequence
-from asyncrl.rollout.shared_gpus import SharedGpus
+from asyncrl.rollout.drain import Drain
+from asyncrl.serving.fleet import Fleet
 from asyncrl.serving.publication import Publication, WeightOwner, written
 from asyncrl.wire.messages import TakeReply, TakeRequest
 
@@ -117,18 +118,45 @@ class Evaluations(TakePart, RunPart):
 
 
 @dataclass(frozen=True)
-class SleepingServers(TakePart):
-    """Servers on the trainer's GPUs, which sleep while it has a batch."""
+class SharedGpus(TakePart):
+    """Servers and trainer on the same GPUs (placement.colocated): the trainer's from the reply with a batch
+    until its next take, the servers' in between.
+
+    A take announces a version, which wakes the servers: they join with it, as after any absence. Before the
+    reply they sleep. What is in flight then is aborted and resumes from its prefix, or with rollout.interrupt
+    drain it ends first; a running evaluation ends first too, so that it has one version.
+
+    Tools and agents need no GPU: with continue, retract and abort they work on while the servers sleep, an
+    answer that comes meanwhile is recorded, and its trajectory's next turn waits for the servers; an agent's
+    own time stands still in that wait. With drain the servers sleep only once all turns of what has begun
+    have ended.
+    """
 
     context: RunContext
-    shared_gpus: SharedGpus
+    fleet: Fleet
+    drainer: Drain
+    is_evaluating: Callable[[], bool]
+    """Whether an evaluation runs on the servers."""
+    ends_with_its_version: bool
+    """Whether trajectories end before the next version (rollout.interrupt: drain)."""
 
     async def before_reply(self) -> None:
-        await self.shared_gpus.hand_to_trainer()
+        """Returns when no server holds memory. May be canceled and called again."""
+        await self._wait(lambda: not self.is_evaluating(), "an evaluation, before the servers sleep")
+        if self.ends_with_its_version:
+            self.fleet.router.start_drain()
+            await self._wait(self.drainer.is_idle, "trajectories in flight, before the servers sleep")
+        await self.fleet.sleep()
 
     def withholds(self) -> bool:
         # The servers were waited for meanwhile.
         return self.context.state.is_stopped
+
+    async def _wait(self, is_over: Callable[[], bool], blocker: str) -> None:
+        """A run that was asked to stop waits for nothing here."""
+        await self.context.waits.wait_until(
+            lambda: self.context.state.is_stopped or is_over(), owner=TrainersWait.TAKE, blocker=blocker
+        )
 
 
 @dataclass(frozen=True)

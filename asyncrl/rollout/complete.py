@@ -4,9 +4,9 @@ tokens beside it where a part asks for some; then advantages."""
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from asyncrl.algorithms.advantages import Advantage, GroupRewards, group_advantages
 from asyncrl.errors import InputError
@@ -91,7 +91,7 @@ class Scores(Protocol):
         """Whether the scores of the trajectory are to be asked for, once it is over."""
         ...
 
-    async def ask(self, group: Group, trajectory: Trajectory) -> None:
+    def ask(self, group: Group, trajectory: Trajectory) -> Coroutine[Any, Any, None]:
         """Records them, unless they are refused."""
         ...
 
@@ -154,19 +154,20 @@ class GroupCompletion:
         generation failed."""
         has_failed, are_together = False, self.verdicts.are_together(group)
         async with asyncio.TaskGroup() as verdicts:
-            for trajectory in group.trajectories:
-                if trajectory.finish is not None and self._lacks_scores(group, trajectory):
-                    verdicts.create_task(self._score(group, trajectory))
-            for trajectory in _without_verdict(group):
-                if trajectory.finish is not None and not are_together:
+
+            def ask_about(trajectory: Trajectory) -> None:
+                if self.scores is not None and self.scores.lacks(group, trajectory):
+                    verdicts.create_task(self.scores.ask(group, trajectory))
+                # An environment may have given the verdict already.
+                if trajectory.trajectory_id not in group.scores and not are_together:
                     verdicts.create_task(self.verdicts.judge(group, trajectory))
+
+            for trajectory in group.trajectories:
+                if trajectory.finish is not None:
+                    ask_about(trajectory)
             try:
                 async for trajectory in self.rollouts.run(group):
-                    if self._lacks_scores(group, trajectory):
-                        verdicts.create_task(self._score(group, trajectory))
-                    # An environment may have given the verdict already.
-                    if trajectory.trajectory_id not in group.scores and not are_together:
-                        verdicts.create_task(self.verdicts.judge(group, trajectory))
+                    ask_about(trajectory)
             except GenerationFailed as error:
                 log.error("group %d is dropped: %s", group.group_id, error)
                 has_failed = True
@@ -174,10 +175,6 @@ class GroupCompletion:
         if left and are_together and not has_failed and all(each.finish is not None for each in left):
             await self.verdicts.judge_together(group, left)
         return has_failed
-
-    async def _score(self, group: Group, trajectory: Trajectory) -> None:
-        assert self.scores is not None
-        await self.scores.ask(group, trajectory)
 
     def _worths(self, group: Group) -> list[tuple[Trajectory, Worth]]:
         """Advantage of each sampled trajectory of a graded group; none where the group is too small."""

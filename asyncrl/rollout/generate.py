@@ -258,10 +258,13 @@ class Generator:
                         raise ServerError(
                             f"{server.url} streamed request {chunk.request_id}, which was not asked for"
                         )
-                    self._count(server, request, chunk)
+                    if chunk.tokens:
+                        server.count_tokens(len(chunk.tokens))
+                    self.load.grow(server, request.trajectory, request.held, len(chunk.tokens))
                     has_stopped = request.search.feed(chunk.tokens)
                     finish = self._receive(group, request, chunk)
                     if chunk.end is not None:
+                        server.num_retractions += chunk.num_retractions
                         del requests[chunk.request_id]
                         self._release(server, chunk.request_id, request)
                     elif has_stopped:
@@ -278,13 +281,6 @@ class Generator:
             for request_id, request in requests.items():
                 self.queue.discard(len(request.confirmation.pending_tokens), DropReason.UNCONFIRMED)
                 self._release(server, request_id, request)
-
-    def _count(self, server: Server, request: _Request, chunk: Chunk) -> None:
-        if chunk.tokens:
-            server.count_tokens(len(chunk.tokens))
-        self.load.grow(server, request.trajectory, request.held, len(chunk.tokens))
-        if chunk.end is not None:
-            server.num_retractions += chunk.num_retractions
 
     def _receive(self, group: Group, request: _Request, chunk: Chunk) -> Finish | None:
         if chunk.tokens:

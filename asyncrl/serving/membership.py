@@ -321,7 +321,19 @@ class Membership:
             self.remove(url)
         elif action != "list":
             raise ServerError(f'The action is "{action}", expected add, remove or list.')
-        return [server.row() for server in self.servers.values()]
+        return [
+            {
+                "url": server.url,
+                "state": server.state.value,
+                "version": server.version,
+                "num_running": server.num_running,
+                "held_tokens": server.held_tokens,
+                "expected_tokens": server.expected_tokens,
+                "cache_tokens": None if server.capacity is None else server.capacity.cache_tokens,
+                "reason": server.reason,
+            }
+            for server in self.servers.values()
+        ]
 
     async def close(self) -> None:
         """Ends the loops, not the servers."""

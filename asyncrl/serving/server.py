@@ -10,7 +10,6 @@ import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from asyncrl.errors import ServerError
 from asyncrl.loops import Waits, now_seconds
@@ -159,19 +158,6 @@ class Server:
     def busy_so_far(self) -> float:
         """Seconds, up to now, in which at least one request was running."""
         return self.busy_seconds + (now_seconds() - self.busy_since_seconds if self.num_running else 0.0)
-
-    def row(self) -> dict[str, Any]:
-        """Its row in `asyncrl servers`."""
-        return {
-            "url": self.url,
-            "state": self.state.value,
-            "version": self.version,
-            "num_running": self.num_running,
-            "held_tokens": self.held_tokens,
-            "expected_tokens": self.expected_tokens,
-            "cache_tokens": None if self.capacity is None else self.capacity.cache_tokens,
-            "reason": self.reason,
-        }
 
     def count_streams(self) -> None:
         """Brings both sums of stream seconds up to now; before each change of `num_running`."""
