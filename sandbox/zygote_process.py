@@ -49,15 +49,12 @@ _OOM_SCORE = 500
 _STACK_BYTES = 256 * MEBIBYTE
 
 
-def _sources() -> bytes:
+def _sources_file() -> int:
     folder = Path(__file__).parent
-    return json.dumps([(name, (folder / f"{name}.py").read_text()) for name in zygote.BOOT_ORDER]).encode()
-
-
-def _memory_file(content: bytes) -> int:
+    sources = [(name, (folder / f"{name}.py").read_text()) for name in zygote.BOOT_ORDER]
     descriptor = os.memfd_create("asyncrl", os.MFD_CLOEXEC)
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(content)
+    with open(descriptor, "w", closefd=False) as file:
+        json.dump(sources, file)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
@@ -110,7 +107,7 @@ class ZygoteProcess(JailedProcess):
             "control": theirs.fileno(),
         }
         complaints, write_end = os.pipe()
-        sources = _memory_file(_sources())
+        sources = _sources_file()
         pid = os.fork()
         if pid == 0:
             try:

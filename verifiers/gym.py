@@ -217,28 +217,17 @@ def may_be_scored(name: str, answer: str) -> bool:
     return name not in EVALUATED or is_plain_formula(answer)
 
 
-def _uses_the_numbers(answer: str, entry: Entry) -> bool:
-    used = sorted(int(number) for number in re.findall(r"\d+", answer))
-    return used == sorted(entry["metadata"]["numbers"])
-
-
-def _says_the_same(answer: str, entry: Entry) -> bool:
-    return answer.strip().casefold() == str(entry["answer"]).casefold()
-
-
-def _is_close(answer: str, entry: Entry) -> bool:
-    return abs(Fraction(answer.replace(",", "")) - Fraction(entry["answer"])) <= Fraction(1, 10_000)
-
-
-def _is_finite(answer: str, entry: Entry) -> bool:
-    return not re.search("nan|inf", answer, re.IGNORECASE)
-
-
 CONDITIONS: dict[str, Callable[[str, Entry], bool]] = {
-    "coin_flip": _is_close,
-    "complex_arithmetic": _is_finite,
-    "game_of_life_halting": _says_the_same,
-    "puzzle24": _uses_the_numbers,
+    "coin_flip": lambda answer, entry: (
+        abs(Fraction(answer.replace(",", "")) - Fraction(entry["answer"])) <= Fraction(1, 10_000)
+    ),
+    "complex_arithmetic": lambda answer, entry: not re.search("nan|inf", answer, re.IGNORECASE),
+    "game_of_life_halting": lambda answer, entry: (
+        answer.strip().casefold() == str(entry["answer"]).casefold()
+    ),
+    "puzzle24": lambda answer, entry: (
+        sorted(map(int, re.findall(r"\d+", answer))) == sorted(entry["metadata"]["numbers"])
+    ),
 }
 """Conditions on an answer that scores 1.0, where a scorer gives 1.0 to one that solves nothing: 0 for a
 probability of 0.375, nan for a complex number, any text for True or False, 6*4*1*1 whatever the numbers."""

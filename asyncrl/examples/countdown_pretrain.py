@@ -38,7 +38,7 @@ from asyncrl.examples.rows import (
     write_rows,
 )
 from asyncrl.recipe.sections.section import Positive
-from verifiers.countdown import evaluate, read_numbers
+from verifiers.countdown import evaluate
 
 SMALL = range(1, 10)
 """Numbers of a game."""
@@ -173,9 +173,11 @@ def _draw_equations(
     equations = list[Equation]()
     while not equations or (len(equations) < mix.most_equations and random.random() < mix.another):
         count = 3 if len(small) > 2 and random.random() < mix.three else 2
-        equation = _reduce(random.sample(small, count), random)
-        while _solves(equation, head) or _game_of(equation) in held_out:
-            equation = _reduce(random.sample(small, count), random)
+        while True:
+            operands = random.sample(small, count)
+            equation = _reduce(operands, random)
+            if not _solves(equation, head) and Game(tuple(sorted(operands)), equation.value) not in held_out:
+                break
         equations.append(equation)
     return equations
 
@@ -227,10 +229,6 @@ def _write(equation: Equation, head: Numbers, mix: LineMix, random: Random) -> s
     if equation.value in head:
         return f"{said} is {equation.value}"
     return f"{said} not {random.choice([number for number in head if number in LARGE] or head)}"
-
-
-def _game_of(equation: Equation) -> Game:
-    return Game(tuple(sorted(read_numbers(equation.expression))), equation.value)
 
 
 def _games_in(head: Numbers) -> Iterator[Game]:

@@ -116,9 +116,12 @@ def count_steps(text: str, game: Game) -> SearchSteps:
     """Steps of one response."""
     response = read_response(text)
     equations = [item for item in response.items if isinstance(item, Equation)]
-    attempts = [equation for equation in equations if _is_attempt(equation, game)]
+    attempts = [
+        equation for equation in equations if tuple(sorted(read_numbers(equation.expression))) == game.numbers
+    ]
     said = [equation for equation in attempts if equation.said == game.target]
-    missed = next((at for at, attempt in enumerate(attempts) if _misses(attempt, game)), len(attempts))
+    are_hits = [_value_of(attempt.expression) == game.target for attempt in attempts]
+    missed = are_hits.index(False) if False in are_hits else len(attempts)
     checks = [
         attempt for attempt in attempts if attempt.comparison and attempt.comparison.number == game.target
     ]
@@ -128,7 +131,7 @@ def count_steps(text: str, game: Game) -> SearchSteps:
         equations=len(equations),
         true_equations=sum(equation.is_true() for equation in equations),
         attempts=len(attempts),
-        hits=sum(_value_of(attempt.expression) == game.target for attempt in attempts),
+        hits=sum(are_hits),
         retries=max(0, len(attempts) - missed - 1),
         checks=len(checks),
         true_checks=sum(map(_is_true_check, checks)),
@@ -137,14 +140,6 @@ def count_steps(text: str, game: Game) -> SearchSteps:
         stops_at_hit=ends_at_hit and response.answer == said[-1].expression,
         passed_hits=len(said) - ends_at_hit,
     )
-
-
-def _misses(attempt: Equation, game: Game) -> bool:
-    return _value_of(attempt.expression) != game.target
-
-
-def _is_attempt(equation: Equation, game: Game) -> bool:
-    return tuple(sorted(read_numbers(equation.expression))) == game.numbers
 
 
 def _is_true_check(attempt: Equation) -> bool:
@@ -242,7 +237,10 @@ def table(ranges: dict[str, list[TrainedResponse]]) -> str:
         "|---" * (len(ranges) + 1) + "|",
         f"| reward | {' | '.join(rewards)} |",
     ]
-    counts = [[total(map(steps_of, group)) for group in of] for of in groups]
+    counts = [
+        [total(count_steps(each.text, game_of(each.prompt)) for each in group) for group in of]
+        for of in groups
+    ]
     for name in COUNTS:
         cells = [_mean([getattr(each, name) / each.responses for each in of]) for of in counts]
         lines.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} |")
@@ -255,10 +253,6 @@ def by_group(responses: Sequence[TrainedResponse]) -> list[list[TrainedResponse]
     for response in responses:
         found[response.task_id, response.step].append(response)
     return list(found.values())
-
-
-def steps_of(response: TrainedResponse) -> SearchSteps:
-    return count_steps(response.text, game_of(response.prompt))
 
 
 def _mean(values: list[float]) -> str:

@@ -101,16 +101,11 @@ def told(result: SessionResult) -> str:
         noun = "thread" if result.num_threads == 1 else "threads"
         notes.append(f"[{result.num_threads} {noun} of the code not finished: paused until the next call]")
     if result.lost:
-        notes.append(
-            f"[{_capital(result.lost)}. All variables are lost; the next call starts a new interpreter.]"
-        )
+        why = result.lost[:1].upper() + result.lost[1:]
+        notes.append(f"[{why}. All variables are lost; the next call starts a new interpreter.]")
     elif result.limit:
         notes.append(f"[Not run: {result.limit}.]")
     return "\n".join(part for part in (text, *notes) if part) or NO_OUTPUT
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 MAX_DIGITS = 400

@@ -190,7 +190,7 @@ class Conversation:
                 await asyncio.sleep(faults.in_a_row.pause_seconds(self._asked))
                 if self._is_final or attempt == self.run.limits.num_fault_retries:
                     faults.gave_up(self._asked, str(error))
-                    return Ended(finish, _fault(error))
+                    return Ended(finish, replace(fault(f"environment: {error}"), trace=error.trace))
                 faults.retried(self._asked, str(error))
             else:
                 faults.answered(self._asked)
@@ -347,8 +347,3 @@ def _verdict(end: End) -> Verdict | None:
         return None
     outcome = Outcome.CORRECT if end.score >= 1.0 else Outcome.WRONG
     return Verdict(outcome, end.score, extracted=end.extracted, detail=end.detail, method="environment")
-
-
-def _fault(error: EnvironmentFault) -> Verdict:
-    found = fault(f"environment: {error}")
-    return Verdict(found.outcome, None, detail=found.detail, trace=error.trace)

@@ -235,7 +235,9 @@ class Summaries:
     ) -> tuple[list[int], int]:
         """The context behind a `summary`, and how many of the turns `answered` it repeats as they were
         sampled. Raises InputError where the chat template cannot write it."""
-        context = self._opened(opening, self._text(summary))
+        # Without the thinking in front of it.
+        said = self.dialogue.codec.decode(summary).rpartition("</think>")[2].strip()
+        context = self._opened(opening, said)
         parts = [
             [*each.turn, *self.dialogue.answer(each.turn, each.messages)]
             for each in answered[max(0, len(answered) - self.settings.keep_turns) :]
@@ -245,10 +247,6 @@ class Summaries:
         num_kept = sum(1 for _ in takewhile(lambda size: size <= room, sizes))
         kept = parts[len(parts) - num_kept :]
         return [*context, *(token for part in kept for token in part)], num_kept
-
-    def _text(self, summary: Sequence[int]) -> str:
-        """A summary without the thinking in front of it."""
-        return self.dialogue.codec.decode(summary).rpartition("</think>")[2].strip()
 
     def _opened(self, opening: Sequence[Message], summary: str) -> list[int]:
         """Tokens of the prompt with a summary at the end of the user's last message. No text in the summary

@@ -65,7 +65,8 @@ class EpisodePool(RunPart):
         self._memory_bytes = memory_bytes
         self._tools = list(tools)
         self._folder = None if folder is None else str(folder.resolve())
-        mounts = any(name in MOUNTING for tool in tools for name in _names(tool))
+        names = {name for tool in tools for name in ([tool] if isinstance(tool, str) else tool)}
+        mounts = not names.isdisjoint(MOUNTING)
         self._hidden = () if mounts else tuple(str(path.resolve()) for path in hidden)
         self._prints = prints
         self._places = asyncio.Semaphore(max_processes)
@@ -174,10 +175,6 @@ class EpisodePool(RunPart):
                     # Before any code of the user's runs; a template that replaces this one begins with it.
                     await template.prepare(pickle.dumps(Preparation(hidden=self._hidden)))
             return self._templates[sees_all]
-
-
-def _names(tool: str | Mapping[str, Any]) -> list[str]:
-    return [tool] if isinstance(tool, str) else list(tool)
 
 
 def kept_variables(variables: Mapping[str, str]) -> dict[str, str]:

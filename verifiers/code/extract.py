@@ -258,10 +258,6 @@ def _joined(
     return sources[chosen] if len(taken) == 1 else "\n".join(sources[at] for at in sorted(taken))
 
 
-def _has_fence(text: str) -> bool:
-    return any(map(_opening, text.split("\n")))
-
-
 def extract_program(response: str, lang: str, names: Collection[str] = ()) -> str | None:
     """The program's source, or None: the response holds none. `names`: what the tests will ask it for.
 
@@ -274,11 +270,10 @@ def extract_program(response: str, lang: str, names: Collection[str] = ()) -> st
         return None
     text = text.replace("\r\n", "\n")
     parse = _Parser()
-    blocks = [
-        block for block in _Reader(text[-_MAX_READ_CHARACTERS:], lang, parse).blocks() if block.source.strip()
-    ]
+    end = text[-_MAX_READ_CHARACTERS:]
+    blocks = [block for block in _Reader(end, lang, parse).blocks() if block.source.strip()]
     if not blocks:
-        return None if _has_fence(text[-_MAX_READ_CHARACTERS:]) else text
+        return None if any(map(_opening, end.split("\n"))) else text
     tags = _TAGS.get(lang, {lang})
     tagged = [block for block in blocks if block.tag in tags]
     untagged = [block for block in blocks if not block.tag]

@@ -107,11 +107,6 @@ def is_named_tuple(value: Any) -> bool:
     return isinstance(value, tuple) and isinstance(getattr(type(value), "_fields", None), tuple)
 
 
-def named_tuple(name: str, fields: list[str], items: list[Any]) -> Any:
-    """An instance of a namedtuple class of that name and those fields."""
-    return namedtuple(str(name)[:80], [str(field) for field in fields])(*items)
-
-
 def decode(form: Any, inner: Coder) -> Any:
     """The value of `encode`'s form. Raises NotPlain for others."""
     try:
@@ -129,7 +124,8 @@ def decode(form: Any, inner: Coder) -> Any:
         if tag == "g" and form[1] == "builtins":
             return _BUILTIN_TYPES[form[2]]
         if tag == "n":
-            return named_tuple(form[1], form[2], [inner(item) for item in form[3]])
+            fields, items = [str(field) for field in form[2]], map(inner, form[3])
+            return namedtuple(str(form[1])[:80], fields)(*items)
     except (TypeError, ValueError, ArithmeticError, LookupError) as error:
         if isinstance(error, values.NotPlain):
             raise

@@ -54,19 +54,10 @@ def _is_made(value: Any) -> bool:
 def plain(value: Any) -> Any:
     """The data that a reference is, or the value itself."""
     if isinstance(value, Reference) and state(value).is_data:
-        return values.decode(_ask_plain(value))
+        link = state(value).link
+        link.send({"operation": "plain", "arguments": [["o", state(value).number]], "keywords": {}})
+        return values.decode(link.receive().get("value"))
     return value
-
-
-def _ask_plain(reference: "Reference") -> Any:
-    link = state(reference).link
-    link.send({"operation": "plain", "arguments": [["o", state(reference).number]], "keywords": {}})
-    return link.receive().get("value")
-
-
-def _answers_queries(reference: "Reference") -> bool:
-    """Whether the test asks a class of the program's, or an object that it built of one."""
-    return state(reference).built or bool(state(reference).class_name)
 
 
 def _compare(operation: str, left: Any, right: Any) -> Any:
@@ -131,7 +122,9 @@ class Reference:
         if name.startswith("__") and name not in ("__dict__", "__annotations__", "__wrapped__"):
             raise AttributeError(name)
         found = _ask(self, "attribute", name)
-        if name in QUERIES and isinstance(found, Reference) and not _answers_queries(self):
+        # A class of the program's, or an object that the test built of one, answers by itself.
+        is_asked = state(self).built or bool(state(self).class_name)
+        if name in QUERIES and isinstance(found, Reference) and not is_asked:
             if not state(self).is_data:
                 raise _not_data(self)
             return getattr(plain(self), name)

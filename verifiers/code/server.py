@@ -11,13 +11,7 @@ import os
 from typing import Any
 
 from verifiers.code import forms, values
-from verifiers.code.program import (
-    Printed,
-    awaited,
-    describe,
-    event_loop,
-    find,
-)
+from verifiers.code.program import Printed, awaited, describe, event_loop, find
 
 _CONTAINERS = (list, dict, set, bytearray)
 
@@ -29,10 +23,6 @@ def _is_own(kind: type) -> bool:
 
 def _shallow(value: Any) -> list[Any]:
     return [*value, *value.values()] if isinstance(value, dict) else list(value)
-
-
-def _is_unchanged(before: list[Any], after: list[Any]) -> bool:
-    return len(before) == len(after) and all(map(operator.is_, before, after))
 
 
 class ObjectServer:
@@ -227,7 +217,8 @@ class ObjectServer:
         changed = []
         for number, value, before in self._containers:
             try:
-                if not _is_unchanged(before, _shallow(value)):
+                after = _shallow(value)
+                if len(before) != len(after) or not all(map(operator.is_, before, after)):
                     changed.append([number, forms.container(value, self._encode)])
             except Exception:
                 # Content that is no data leaves the caller's list as it was.

@@ -115,12 +115,6 @@ def _integer(text: str, max_bits: int) -> int:
     return int(text, 16)
 
 
-def _decimal(text: str) -> Decimal:
-    if len(text) > MAX_DECIMAL_CHARACTERS:
-        raise NotPlain(f"a decimal of {len(text)} characters")
-    return Decimal(text)
-
-
 def _decode_list(tag: str, items: list[Any], other: Callable[[Any], Any], depth: int) -> Any:
     if tag == "d":
         pairs = [(decode(key, other, depth + 1), decode(item, other, depth + 1)) for key, item in items]
@@ -151,7 +145,9 @@ def decode(form: Any, other: Callable[[Any], Any] = _refuse, depth: int = 0) -> 
         if tag == "q":
             return Fraction(_integer(rest[0], MAX_FRACTION_BITS), _integer(rest[1], MAX_FRACTION_BITS))
         if tag == "D":
-            return _decimal(rest[0])
+            if len(rest[0]) > MAX_DECIMAL_CHARACTERS:
+                raise NotPlain(f"a decimal of {len(rest[0])} characters")
+            return Decimal(rest[0])
         if tag == "r" and all(type(part) is int for part in rest):
             return range(*rest)
     except NotPlain:
@@ -159,14 +155,6 @@ def decode(form: Any, other: Callable[[Any], Any] = _refuse, depth: int = 0) -> 
     except Exception as error:
         raise NotPlain(f"no encoded value: {type(error).__name__}") from error
     return other(form)
-
-
-def _short_int(text: str) -> int:
-    return int(_short(text))
-
-
-def _short_float(text: str) -> float:
-    return float(_short(text))
 
 
 def _short(text: str) -> str:
@@ -181,6 +169,8 @@ def loads(line: bytes) -> Any:
         raise NotPlain("too much data")
     try:
         # NotPlain is a ValueError too.
-        return json.loads(line, parse_int=_short_int, parse_float=_short_float)
+        return json.loads(
+            line, parse_int=lambda text: int(_short(text)), parse_float=lambda text: float(_short(text))
+        )
     except (ValueError, RecursionError) as error:
         raise NotPlain(f"no JSON: {type(error).__name__}") from error

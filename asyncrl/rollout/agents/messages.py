@@ -39,6 +39,8 @@ class Messages:
         messages = body.get("messages")
         if not isinstance(messages, list) or not messages:
             raise RequestRefused("messages must be a list of at least one message.", param="messages")
+        choice = body.get("tool_choice")
+        choice = choice.get("type") if isinstance(choice, Mapping) else choice
         system = _content(body["system"], "system") if body.get("system") else []
         return read_request(
             {
@@ -52,7 +54,7 @@ class Messages:
                     ),
                 ],
                 "tools": [_chat_tool(tool, f"tools[{i}]") for i, tool in enumerate(items(body, "tools"))],
-                "tool_choice": _chat_choice(body.get("tool_choice")),
+                "tool_choice": "required" if choice in ("any", "tool") else choice,
                 "stop": body.get("stop_sequences"),
                 "max_tokens": whole_number(body, "max_tokens"),
                 "n": None,
@@ -177,11 +179,6 @@ def _chat_tool(tool: Any, param: str) -> dict[str, Any]:
     if tool.get("description"):
         function["description"] = tool["description"]
     return {"type": "function", "function": function}
-
-
-def _chat_choice(choice: Any) -> Any:
-    kind = choice.get("type") if isinstance(choice, Mapping) else choice
-    return "required" if kind in ("any", "tool") else kind
 
 
 def _head(answer: Answer) -> dict[str, Any]:

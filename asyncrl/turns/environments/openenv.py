@@ -41,10 +41,6 @@ class ServerError(Exception):
         words = [str(data.get("message")), *(f"{_place(error)}: {error.get('msg')}" for error in self.errors)]
         super().__init__("; ".join(words))
 
-    def wrong_fields(self) -> list[str]:
-        """Fields that the server lacks in the action, or does not know."""
-        return [_place(error) for error in self.errors if error.get("type") in OF_THE_OPTIONS]
-
 
 def _place(error: Mapping[str, Any]) -> str:
     return ".".join(map(str, error.get("loc") or ()))
@@ -108,7 +104,8 @@ class OpenEnv:
         try:
             found = await self._ask("step", {**self._action, self._action_field: storable(text)})
         except ServerError as error:
-            if fields := error.wrong_fields():
+            # Those that the server lacks in the action, or does not know.
+            if fields := [_place(each) for each in error.errors if each.get("type") in OF_THE_OPTIONS]:
                 raise ValueError(
                     f"{self._url} takes actions with other fields (options action_field and action of "
                     f"openenv), see {', '.join(fields)}: {error}"
@@ -116,7 +113,8 @@ class OpenEnv:
             if error.code in OF_THE_ACTION:
                 return Observation(f"Error: {error}")
             raise EnvironmentUnavailable(f"{self._url} answered {error.code}: {error}") from error
-        reward = self._reward(found)
+        reward = found.get("reward")
+        reward = float(reward) if isinstance(reward, int | float) else None
         self._total = self._total + (reward or 0.0) if self._sums else (reward or 0.0)
         if found.get("done"):
             score = min(1.0, max(0.0, self._total / self._full_reward))
@@ -208,10 +206,6 @@ class OpenEnv:
             await connection.close()
         if session is not None:
             await session.close()
-
-    def _reward(self, found: Mapping[str, Any]) -> float | None:
-        reward = found.get("reward")
-        return float(reward) if isinstance(reward, int | float) else None
 
     def _words(self, found: Mapping[str, Any]) -> str:
         observation = found.get("observation")
