@@ -70,7 +70,6 @@ class WorkerSettings(TypedDict):
     temporary: str
     """The host's directory for temporary files."""
     preload: list[str]
-    use_cgroups: bool
 
 
 class ZygoteSettings(WorkerSettings):

@@ -112,7 +112,7 @@ class Premises:
     def __init__(self, settings: WorkerSettings) -> None:
         self.tier = Tier(settings["tier"])
         self._settings = settings
-        hierarchies = cgroup.this_machine() if settings["use_cgroups"] else []
+        hierarchies = cgroup.this_machine()
         leftovers.sweep(settings["temporary"], hierarchies)
         self.group = cgroup.Cgroup(hierarchies, os.getpid())
         self._zygote: ZygoteProcess | None = None

@@ -54,8 +54,6 @@ class SandboxSettings:
     """Tried in this order."""
     allow_unsafe: bool = False
     """Run with rlimits only where no tier can be had, or when tiers names it. Recorded in every Result."""
-    use_cgroups: bool = True
-    """Bound sums of memory and processes by cgroups where they can be made."""
     command: tuple[str, ...] = field(default_factory=worker_command)
 
     def __post_init__(self) -> None:
@@ -106,7 +104,6 @@ def worker_settings(settings: SandboxSettings, tier: Tier, interpreter: Interpre
         "readable": _readable(view, interpreter),
         "temporary": tempfile.gettempdir(),
         "preload": list(settings.preload),
-        "use_cgroups": settings.use_cgroups,
     }
 
 

@@ -224,3 +224,21 @@ def rest_of_turn(codec: TextCodec, prefix: list[int], answer: Callable[[str], st
     before, _, begun = text.rpartition(HEADER)
     whole = codec.encode(answer(before + HEADER), add_special_tokens=False)
     return list(whole[len(codec.encode(begun, add_special_tokens=False)) :])
+
+
+async def outcome_of(
+    folder: Path, ask: Callable[[Client], Awaitable[Any]], answer: Callable[[str], str]
+) -> tuple[Any, Played]:
+    """What an agent is told that makes one call: the reply, or the error."""
+    found: list[Any] = []
+
+    async def agent(client: Client) -> None:
+        try:
+            found.append(await ask(client))
+        except Refused as refused:
+            found.append(refused)
+
+    async with agents_on(folder, agent, answer) as run:
+        await run.play()
+        assert not run.group.scores, run.group.scores
+    return found[0], run

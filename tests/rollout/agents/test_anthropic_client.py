@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.agents import Client, Refused, agents_on
+from fakes.agents import Client, agents_on, outcome_of
 from fakes.chat_codec import END
 
 TOOL = {
@@ -135,14 +135,6 @@ async def test_a_stream_that_cannot_end_says_so_in_an_event_of_errors(tmp_path: 
 async def test_what_cannot_be_asked_is_refused_in_a_sentence(
     body: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    found: list[Refused] = []
-
-    async def asks(client: Client) -> None:
-        with pytest.raises(Refused) as refused:
-            await client.ask("POST", "/messages", body)
-        found.append(refused.value)
-
-    async with agents_on(tmp_path, asks, answers) as run:
-        await run.play()
-    assert found[0].status == 400 and found[0].error["type"] == "invalid_request_error"
-    assert words in found[0].error["message"]
+    refused, _ = await outcome_of(tmp_path, lambda client: client.ask("POST", "/messages", body), answers)
+    assert refused.status == 400 and refused.error["type"] == "invalid_request_error"
+    assert words in refused.error["message"]

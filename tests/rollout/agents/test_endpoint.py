@@ -1,11 +1,11 @@
 """The endpoint speaks OpenAI's protocol: keys, streams, log-probs, and errors in its shape."""
 
-from collections.abc import Awaitable, Callable
+import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fakes.agents import Client, Played, Refused, agents_on
+from fakes.agents import Client, Refused, agents_on, outcome_of
 from fakes.chat_codec import END
 
 ASKED = {"role": "user", "content": "Guess."}
@@ -15,22 +15,7 @@ def answer(text: str) -> str:
     return f"It is ë, STOPs not{END}"
 
 
-async def outcome(
-    folder: Path, ask: Callable[[Client], Awaitable[Any]], turn: Callable[[str], str] = answer
-) -> tuple[Any, Played]:
-    """A call's reply, or its error."""
-    found: list[Any] = []
-
-    async def agent(client: Client) -> None:
-        try:
-            found.append(await ask(client))
-        except Refused as refused:
-            found.append(refused)
-
-    async with agents_on(folder, agent, turn) as run:
-        await run.play()
-        assert not run.group.scores, run.group.scores
-    return found[0], run
+outcome = functools.partial(outcome_of, answer=answer)
 
 
 async def test_a_completion_has_log_probs_and_usage_of_the_sampled_tokens(tmp_path: Path) -> None:
@@ -63,7 +48,7 @@ async def test_a_stream_says_what_the_whole_reply_says_as_it_is_sampled(
 
 async def test_calls_of_tools_come_whole_in_a_stream(tmp_path: Path) -> None:
     tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
-    events, _ = await outcome(
+    events, _ = await outcome_of(
         tmp_path,
         lambda client: client.chat([ASKED], tools=[tool], stream=True),
         lambda text: f'<tool_call>\n{{"name": "add", "arguments": {{}}}}\n</tool_call>{END}',
