@@ -1,6 +1,7 @@
 """Messages over a stream socket: a JSON header and byte strings, length first. A wait for descriptors. The
 host of a worker, whose death or hang-up is the worker's end, whatever the worker waits for."""
 
+import contextlib
 import json
 import os
 import select
@@ -8,6 +9,8 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
+
+from sandbox.result import SandboxError
 
 
 def readable(*descriptors: int, timeout_seconds: float | None = None) -> list[int]:
@@ -82,12 +85,29 @@ class Host:
         poller.register(self._line, select.POLLRDHUP)
         return self._life, self._line.fileno()
 
-    def receive(self) -> Message:
-        """Its next message. Raises HostGone."""
-        return receive(self._read_exactly)
+    def serve(
+        self,
+        start: Callable[[], Mapping[str, object]],
+        answer: Callable[..., tuple[Mapping[str, object], list[bytes]]],
+    ) -> None:
+        """Answers its messages one after the other until it is gone, by `answer` of header and byte strings.
 
-    def send(self, header: Mapping[str, object], blobs: Sequence[bytes] = ()) -> None:
-        """Raises ConnectionError when it has hung up."""
+        The first message to it is what `start` gives, or why it failed."""
+        with contextlib.suppress(HostGone, ConnectionError):
+            try:
+                self._send(start())
+            except SandboxError as error:
+                self._send({"error": str(error)})
+                return
+            while True:
+                header, blobs = receive(self._read_exactly)
+                try:
+                    fields, parts = answer(header, blobs)
+                except (SandboxError, OSError) as error:
+                    fields, parts = {"error": str(error)}, []
+                self._send(fields, parts)
+
+    def _send(self, header: Mapping[str, object], blobs: Sequence[bytes] = ()) -> None:
         self._line.sendall(pack(header, blobs))
 
     def _read_exactly(self, size: int) -> bytes:

@@ -178,26 +178,14 @@ class SessionWorker:
         """Handles calls one after the other."""
         try:
             self._guard = self._premises.furnish()
-            self._start()
-            while True:
-                _, (code,) = self._host.receive()
-                try:
-                    self._host.send(self._call(code))
-                except (SandboxError, OSError) as error:
-                    self._host.send({"error": str(error)})
-        except (HostGone, ConnectionError):
-            pass
+            self._host.serve(self._start, lambda _, blobs: (self._call(*blobs), []))
         finally:
             self._drop_console()
             self._premises.close()
 
-    def _start(self) -> None:
-        try:
-            self._console = self._new_console()
-        except SandboxError as error:
-            self._host.send({"error": str(error)})
-            raise HostGone from error
-        self._host.send({})
+    def _start(self) -> Fields:
+        self._console = self._new_console()
+        return {}
 
     def _new_console(self) -> ConsoleProcess:
         """An interpreter that waits for code. Raises SandboxError."""

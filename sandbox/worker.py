@@ -20,7 +20,7 @@ from sandbox.frames import Host, HostGone
 from sandbox.init import Keeper, KeptInit, OwnInit
 from sandbox.messages import BoxOrder, BoxSpec, SessionOrder, WorkerSettings
 from sandbox.premises import Premises
-from sandbox.result import SandboxError, Status, Tier, packed
+from sandbox.result import Status, Tier, packed
 from sandbox.running import Running
 from sandbox.session_worker import SessionWorker
 
@@ -42,30 +42,20 @@ class Worker:
         """Handles requests one after the other."""
         try:
             self._guard = self._premises.furnish()
-            self._start()
-            while True:
-                header, blobs = self._host.receive()
-                try:
-                    fields, parts = self._handle(header["boxes"], blobs)
-                except (SandboxError, OSError) as error:
-                    fields, parts = {"error": str(error)}, []
-                self._host.send(fields, parts)
-        except (HostGone, ConnectionError):
-            pass
+            self._host.serve(self._start, self._handle)
         finally:
             self._drop_keeper()
             self._premises.close()
 
-    def _start(self) -> None:
-        try:
-            self._revive()
-        except SandboxError as error:
-            self._host.send({"error": str(error)})
-            raise HostGone from error
-        self._host.send({"cgroup": self._premises.bounded_together})
+    def _start(self) -> dict[str, object]:
+        self._revive()
+        return {"cgroup": self._premises.bounded_together}
 
-    def _handle(self, orders: list[BoxOrder], blobs: list[bytes]) -> tuple[dict[str, object], list[bytes]]:
+    def _handle(
+        self, header: dict[str, list[BoxOrder]], blobs: list[bytes]
+    ) -> tuple[dict[str, object], list[bytes]]:
         """Runs the boxes; the answer."""
+        orders = header["boxes"]
         group = self._premises.group
         memory = sum(order["limits"]["memory_bytes"] + inside.disk_space(order) for order in orders)
         processes = sum(order["limits"]["processes"] for order in orders)

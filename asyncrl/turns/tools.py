@@ -1,4 +1,4 @@
-"""Tools: a function of the user's or ours, its schema, what it makes of a call's arguments, and their names."""
+"""Tools: a function of the user's or ours, its schema, what it makes of a call's arguments, and its name."""
 
 import inspect
 import re
