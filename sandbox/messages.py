@@ -9,7 +9,7 @@ from typing import TypedDict
 
 
 class LimitFields(TypedDict):
-    """limits.Limits."""
+    """command.Limits."""
 
     cpu_seconds: float
     wall_seconds: float

@@ -263,7 +263,8 @@ class Answers:
         run = self.conversations
         if environment is None:
             # The limits of a trajectory are here those of each message, of which there are many.
-            run = replace(run, limits=replace(run.limits, max_turns=sys.maxsize, max_tool_seconds=math.inf))
+            unbounded = {"max_turns": sys.maxsize, "max_tool_seconds": math.inf}
+            run = replace(run, limits=run.limits.model_copy(update=unbounded))
         self._played = await self._open.enter_async_context(run.open(environment, row, opening=opening))
         return self._played
 

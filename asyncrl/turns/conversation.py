@@ -13,6 +13,7 @@ from typing import Any
 
 from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
+from asyncrl.recipe.sections.turns import Turns
 from asyncrl.records import EnvironmentSpec, Finish, Observed
 from asyncrl.turns.calls import Call, CallFormat, CallResult
 from asyncrl.turns.dialogue import Dialogue
@@ -41,13 +42,6 @@ from asyncrl.turns.history import (
 )
 from asyncrl.turns.tally import TURNS, Tally, TurnFaults
 from verifiers.verdict import MAX_SHAPING, Outcome, Verdict, as_number, fault, over_limit
-
-
-@dataclass(frozen=True, slots=True)
-class TurnLimits:
-    max_turns: int
-    max_tool_seconds: float
-    num_fault_retries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +78,7 @@ class Conversations:
     codec: TextCodec
     dialogue: Dialogue
     episodes: Episodes
-    limits: TurnLimits
+    limits: Turns
     calls: CallFormat | None = None
     """None without tools."""
     clock: Callable[[], float] = time.monotonic

@@ -14,7 +14,7 @@ from asyncrl.recipe import Recipe, Rollout
 from asyncrl.recipe.sections.turns import Turns
 from asyncrl.system.plugins import FaultsInARow
 from asyncrl.turns.calls import CallFormat, CallResult, Fenced, Hermes, Llama, Tags, call_format
-from asyncrl.turns.conversation import Conversations, TurnLimits
+from asyncrl.turns.conversation import Conversations
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import Message
 from asyncrl.turns.episode import Episodes
@@ -85,13 +85,12 @@ def _checked(kit: TurnKit, recipe: Recipe) -> TurnKit:
 def conversations_of(kit: TurnKit, recipe: Recipe, episodes: Episodes) -> Conversations:
     """The conversations that a recipe's turns make."""
     turns = recipe.turns
-    limits = TurnLimits(turns.max_turns, turns.max_tool_seconds, turns.num_fault_retries)
     dialogue = Dialogue(kit.codec, max_observed_tokens=turns.max_observed_tokens)
     history = RenderedHistory(dialogue) if recipe.renders_history() else None
     faults = TurnFaults(FaultsInARow(turns.max_faults_in_a_row))
     summaries = None if turns.summarize is None else Summaries(dialogue, turns.summarize)
     return Conversations(
-        *(kit.codec, dialogue, episodes, limits, kit.calls),
+        *(kit.codec, dialogue, episodes, turns, kit.calls),
         faults=faults,
         history=history,
         summaries=summaries,

@@ -27,11 +27,12 @@ from asyncrl.errors import InputError
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Rollout
 from asyncrl.recipe.file import parse_recipe
+from asyncrl.recipe.sections.turns import Turns
 from asyncrl.records import EnvironmentSpec
 from asyncrl.serving.sglang.http import new_session
 from asyncrl.system import streams
 from asyncrl.turns.calls import call_format
-from asyncrl.turns.conversation import Conversations, TurnLimits
+from asyncrl.turns.conversation import Conversations
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation
 from asyncrl.turns.episode import EnvironmentFault, Episodes
@@ -198,7 +199,7 @@ async def chat_with(
             codec,
             Dialogue(codec, max_observed_tokens=400),
             episodes,
-            TurnLimits(max_turns, 60.0, 0),
+            Turns(max_turns=max_turns, max_tool_seconds=60.0, num_fault_retries=0),
             call_format("hermes", codec, ()),
         )
         said: list[str] = []

@@ -14,6 +14,7 @@ from fakes.evaluated_agents import Evaluated, evaluator_on
 from fakes.records import make_task
 
 from asyncrl.evaluation.result import EvaluationFailed, GradedResponse
+from asyncrl.recipe import Agent
 from asyncrl.rollout.agents.process import ProcessPrograms
 
 ASKED = {"role": "user", "content": "What is 6 times 7?"}
@@ -162,7 +163,7 @@ async def test_an_evaluation_that_is_cancelled_leaves_no_program_and_no_endpoint
         "time.sleep(1000)\n"
     )
     (marks := tmp_path / "marks").mkdir()
-    programs = ProcessPrograms(["python", "-c", code], environment={"MARKS": str(marks)})
+    programs = ProcessPrograms(["python", "-c", code], Agent(environment={"MARKS": str(marks)}))
     async with evaluator_on(tmp_path, programs, answers) as run:
         work = asyncio.create_task(asked(run, tasks=2))
         while len(texts := [path.read_text() for path in marks.iterdir()]) < 2 or not all(texts):

@@ -5,9 +5,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from asyncrl.recipe.sections.turns import Turns
 from asyncrl.records import EnvironmentSpec
 from asyncrl.turns.calls import Call, CallResult
-from asyncrl.turns.conversation import Conversations, TurnLimits
+from asyncrl.turns.conversation import Conversations
 from asyncrl.turns.environment import End, Message, Observation, Recovery
 from asyncrl.turns.episode import Episode, Recoveries
 
@@ -77,5 +78,5 @@ def conversations(episodes: FakeEpisodes, **limits: Any) -> Conversations:
         SimpleNamespace(decode=lambda tokens: " ".join(map(str, tokens))),  # type: ignore[arg-type]
         FakeDialogue(),  # type: ignore[arg-type]
         episodes,
-        TurnLimits(**known),
+        Turns(**known),
     )

@@ -20,7 +20,7 @@ from asyncrl.journal.packing import pack_places, sequences_of
 from asyncrl.journal.queue_state import load_groups
 from asyncrl.model.tokenizer import TextCodec
 from asyncrl.recipe import Algorithm
-from asyncrl.recipe.sections.turns import Summarize
+from asyncrl.recipe.sections.turns import Summarize, Turns
 from asyncrl.records import (
     CREDITS,
     DropReason,
@@ -37,7 +37,7 @@ from asyncrl.rollout.credits import Shaping
 from asyncrl.rollout.request_rules import OpenTurns, RequestRules
 from asyncrl.rollout.told_task import conversation_in
 from asyncrl.rollout.turn_player import TurnPlayer
-from asyncrl.turns.conversation import Conversations, TurnLimits
+from asyncrl.turns.conversation import Conversations
 from asyncrl.turns.dialogue import Dialogue
 from asyncrl.turns.environment import End, Observation
 from asyncrl.turns.history import RenderedHistory, Summaries
@@ -120,7 +120,12 @@ async def run_of(
     async with generating(folder, sampling, engine=engine, context_tokens=context_tokens, **asked) as run:
         dialogue = Dialogue(codec, max_observed_tokens=512)
         conversations = Conversations(
-            *(codec, dialogue, episodes or FakeEpisodes(three_turns), TurnLimits(max_turns, 60.0, 1)),
+            *(
+                codec,
+                dialogue,
+                episodes or FakeEpisodes(three_turns),
+                Turns(max_turns=max_turns, max_tool_seconds=60.0),
+            ),
             clock=lambda: 0.0,
             history=RenderedHistory(dialogue) if is_rendered else None,
             summaries=None if summarize is None else Summaries(dialogue, summarize),

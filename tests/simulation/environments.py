@@ -12,10 +12,11 @@ from simulation.plan import TurnPlan
 from simulation.verifying import Codec, truth
 from simulation.world import FIRST_OBSERVED, STOP_TOKENS, World, chain
 
+from asyncrl.recipe.sections.turns import Turns
 from asyncrl.records import EnvironmentSpec
 from asyncrl.serving.fleet import Gate
 from asyncrl.turns.calls import Call, CallResult
-from asyncrl.turns.conversation import Conversations, TurnLimits
+from asyncrl.turns.conversation import Conversations
 from asyncrl.turns.environment import End, Message, Observation, Recovery
 from asyncrl.turns.episode import EnvironmentFault, Episode, Recoveries, TurnLimit
 
@@ -230,12 +231,15 @@ def make_conversations(world: World) -> Conversations | None:
         return None
     codec: Any = Codec(turns.stop)
     template: Any = Template()
-    limits = TurnLimits(turns.max_turns, turns.max_tool_seconds, turns.num_fault_retries)
     return Conversations(
         codec,
         template,
         SimulatedEpisodes(world, turns),
-        limits,
+        Turns(
+            max_turns=turns.max_turns,
+            max_tool_seconds=turns.max_tool_seconds,
+            num_fault_retries=turns.num_fault_retries,
+        ),
         Calls() if turns.has_tools else None,
         clock=asyncio.get_running_loop().time,
     )

@@ -103,7 +103,7 @@ class Host:
         number = self._num_started
         program = HostedProgram(self, number, access.api_key, ended)
         self._programs[number] = program
-        told = json.loads(task_file(task, self._hosts.processes.columns))
+        told = json.loads(task_file(task, self._hosts.processes.section.columns))
         self._say({"start": number, "task": told, "base_url": access.base_url, "api_key": access.api_key})
         return program
 
@@ -163,7 +163,7 @@ class Host:
     def _exit(self, said: dict[str, Any]) -> Exit:
         if "error" in said:
             return Exit(1, self._hosts.processes.explained(said["error"]))
-        if said["found"] is None or not self._hosts.processes.may_give_verdict:
+        if said["found"] is None or not self._hosts.processes.section.may_give_verdict:
             return Exit(0)
         try:
             return Exit(0, score=self._hosts.processes.read_verdict(said["found"]))

@@ -124,16 +124,8 @@ def make_agent_kit(
     if not agent.is_on():
         return None
     check_agent(recipe, codec)
-    processes = ProcessPrograms(
-        agent_command(agent.command, agent.function, recipe.verifying.own_files()),
-        agent.columns,
-        agent.environment,
-        agent.memory_mib,
-        agent.may_give_verdict,
-        agent.roles,
-        tuple(agent.opponents),
-        hidden,
-    )
+    command = agent_command(agent.command, agent.function, recipe.verifying.own_files())
+    processes = ProcessPrograms(command, agent, hidden)
     programs: Programs
     if agent.function is not None and agent.functions_per_process > 1:
         programs = FunctionHosts(

@@ -10,12 +10,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
 
+from asyncrl.recipe import Agent
 from asyncrl.records import Task
 from asyncrl.rollout.agents import confined
 from asyncrl.rollout.agents.task import TASK_VARIABLE, VERDICT_VARIABLE, task_file
@@ -117,15 +118,7 @@ class ProcessPrograms:
     """Starts a program for each task."""
 
     command: Sequence[str]
-    columns: Sequence[str] = ()
-    """Columns of the row that the task's file holds."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    memory_mib: int = 2048
-    may_give_verdict: bool = False
-    roles: Sequence[str] = ()
-    """Each gets a score, where there are any."""
-    opponents: Sequence[str] = ()
-    """Their scores are left out."""
+    section: Agent = Agent()
     hidden: Sequence[Path] = ()
     """Files and folders that a program must not read."""
 
@@ -140,7 +133,7 @@ class ProcessPrograms:
 
     def read_verdict(self, found: Any) -> Given:
         """Raises ValueError."""
-        return read_verdict(found, self.roles, self.opponents)
+        return read_verdict(found, self.section.roles, list(self.section.opponents))
 
     async def start(self, task: Task, access: Access, ended: Callable[[], None]) -> "ProcessProgram":
         """Raises OSError."""
@@ -150,7 +143,7 @@ class ProcessPrograms:
         """Fills the folder of a trajectory; gives the variables of its program."""
 
         def prepare(folder: Path) -> dict[str, str]:
-            (folder / "task.json").write_text(task_file(task, self.columns))
+            (folder / "task.json").write_text(task_file(task, self.section.columns))
             return self._variables(folder, access)
 
         return prepare
@@ -169,7 +162,7 @@ class ProcessPrograms:
         async def run(folder: Path, variables: dict[str, str]) -> Running:
             limits = confined.settings(
                 parent=os.getpid(),
-                memory_bytes=self.memory_mib * 2**20,
+                memory_bytes=self.section.memory_mib * 2**20,
                 hidden=[str(path) for path in self.hidden],
             )
             with (folder / "output").open("wb") as output:
@@ -202,7 +195,7 @@ class ProcessPrograms:
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-        score_of = self.read_verdict if self.may_give_verdict else None
+        score_of = self.read_verdict if self.section.may_give_verdict else None
         return ProcessProgram(process, folder, ended, self.explained, score_of)
 
     def explained(self, detail: str) -> str:
@@ -222,7 +215,7 @@ class ProcessPrograms:
         api = {f"{name}_BASE_URL": url for name, url in roots.items()}
         api |= {f"{name}_API_KEY": access.api_key for name in roots}
         task = {TASK_VARIABLE: str(folder / "task.json")}
-        verdict = {VERDICT_VARIABLE: f"{folder}/work/verdict.json"} if self.may_give_verdict else {}
+        verdict = {VERDICT_VARIABLE: f"{folder}/work/verdict.json"} if self.section.may_give_verdict else {}
         return self.own_variables(folder) | api | task | verdict
 
     def own_variables(self, folder: Path) -> dict[str, str]:
@@ -231,7 +224,7 @@ class ProcessPrograms:
         path = search_path()
         given = {"PATH": path, "HOME": work, "TMPDIR": work, "PYTHONDONTWRITEBYTECODE": "1"}
         proxies = {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
-        return kept_variables(os.environ) | given | dict(self.environment) | proxies
+        return kept_variables(os.environ) | given | self.section.environment | proxies
 
 
 Prepare = Callable[[Path], dict[str, str]]

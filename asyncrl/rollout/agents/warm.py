@@ -95,7 +95,7 @@ class WarmPrograms:
         template = Template(
             warm_host.__name__,
             Worker,
-            memory_limit_bytes=self.processes.memory_mib * 2**20,
+            memory_limit_bytes=self.processes.section.memory_mib * 2**20,
             prints=Path(os.devnull),
             environment={"PYTHONPATH": "", **variables, **own},
         )

@@ -9,6 +9,7 @@ import psutil
 import pytest
 from fakes.records import make_task
 
+from asyncrl.recipe import Agent
 from asyncrl.rollout.agents.hosts import FunctionHosts
 from asyncrl.rollout.agents.process import Access, Exit, ProcessPrograms, Program, agent_command
 
@@ -65,7 +66,7 @@ async def started(tmp_path: Path) -> AsyncIterator[Started]:
     (tmp_path / "agent.py").write_text(FUNCTION)
     name = f"{tmp_path / 'agent.py'}:run"
     command = agent_command(None, name, tmp_path)
-    processes = ProcessPrograms(command, may_give_verdict=True)
+    processes = ProcessPrograms(command, Agent(may_give_verdict=True))
     found = Started(FunctionHosts(name, processes, 3, timeout_seconds=240.0))
     yield found
     for program in found.programs:

@@ -13,6 +13,7 @@ import psutil
 import pytest
 from fakes.records import make_task
 
+from asyncrl.recipe import Agent
 from asyncrl.rollout.agents.process import Access, Exit, ProcessPrograms, Programs, agent_command
 from asyncrl.rollout.agents.warm import WarmPrograms
 from sandbox import landlock
@@ -31,7 +32,8 @@ def start(request: pytest.FixtureRequest) -> str:
 async def programs_of(start: str, code: str, *arguments: str, **settings: Any) -> AsyncIterator[Programs]:
     with tempfile.TemporaryDirectory() as folder:
         (script := Path(folder) / "script.py").write_text(code)
-        processes = ProcessPrograms([sys.executable, str(script), *arguments], **settings)
+        command, hidden = [sys.executable, str(script), *arguments], settings.pop("hidden", ())
+        processes = ProcessPrograms(command, Agent(command=command, **settings), hidden)
         if start == "cold":
             yield processes
             return
@@ -180,7 +182,7 @@ async def test_an_async_function_is_an_agent_and_another_one_is_refused(tmp_path
 
     async def ended(name: str) -> Exit | None:
         command = agent_command(None, f"{tmp_path / 'agent.py'}:{name}", tmp_path)
-        programs = ProcessPrograms(command, may_give_verdict=True)
+        programs = ProcessPrograms(command, Agent(may_give_verdict=True))
         done = asyncio.Event()
         program = await programs.start(make_task(), ACCESS, done.set)
         await done.wait()

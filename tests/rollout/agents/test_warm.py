@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from fakes.records import make_task
 
+from asyncrl.recipe import Agent
 from asyncrl.rollout.agents.process import Access, Exit, ProcessPrograms, Programs
 from asyncrl.rollout.agents.warm import WarmPrograms, python_arguments
 from asyncrl.rollout.agents.warm_host import WarmHost
@@ -40,8 +41,9 @@ with open(os.environ["FOUND"], "w") as file:
 
 def programs_of(code: str, folder: Path, **settings: Any) -> WarmPrograms:
     (folder / "agent.py").write_text(code)
-    arguments = [str(folder / "agent.py"), "--fast"]
-    return WarmPrograms(ProcessPrograms([sys.executable, *arguments], **settings), arguments)
+    arguments, hidden = [str(folder / "agent.py"), "--fast"], settings.pop("hidden", ())
+    processes = ProcessPrograms([sys.executable, *arguments], Agent(**settings), hidden)
+    return WarmPrograms(processes, arguments)
 
 
 async def exit_from(programs: Programs) -> Exit:
