@@ -20,5 +20,5 @@ not enforced):
     locks, times and leases of host files   K, but for advisory read locks
     shares of processor and caches          -               -
 
-Limits are `command.Limits`. `asyncrl sandbox doctor` tries the layers of a machine and prints what it does not
-enforce there."""
+Limits are `command.Limits`. `asyncrl sandbox doctor` tries the layers of a machine and prints what it does
+not enforce there."""
