@@ -108,5 +108,5 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 sys.meta_path.insert(0, _Finder())
-# Importing SGLang makes millions of objects and no garbage; cpu_processes.py enables the collector after it.
+# Importing SGLang makes millions of objects and no garbage; cpu/processes.py enables the collector after it.
 gc.disable()
