@@ -65,6 +65,13 @@ def test_whole_groups_come_in_the_order_of_admission_with_tokens_and_rewards(run
     assert first.prompt == "1+1=" and first.prompt_tokens == first.reference.prompt_tokens
 
 
+def test_a_response_of_several_turns_is_passed_over_for_a_later_one(run: Path) -> None:
+    change(run, "INSERT INTO observations VALUES ('00000000-00', 3, 0, 'stop', x'09000000', '[]')")
+    first = read(warmed(run, rollout={"samples_per_group": 1}))[0]
+    assert first.reference.group_id == 0
+    assert [each.text for each in first.reference.responses] == ["\\boxed{7}"]
+
+
 def test_a_run_whose_warm_up_is_over_needs_the_earlier_one_no_more(run: Path) -> None:
     recipe = warmed(run)
     # It has taken two batches, and its warm-up is one.
