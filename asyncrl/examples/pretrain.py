@@ -3,7 +3,7 @@
 Loads torch only where the base model has to be trained.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import log
 from pathlib import Path
@@ -177,10 +177,3 @@ def draw_corpus(settings: SumsOptions, heldout: Iterable[Terms]) -> Iterator[Exa
         seed=settings.seed + 1,
         without={problem_of(terms) for terms in heldout},
     )
-
-
-def with_working(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row {"prompt": "347+85=", ...} with its "response". Raises ValueError for another prompt."""
-    first, second = row["prompt"].removesuffix("=").split("+")
-    working, total = work_addition((int(first), int(second)), Random(0), 0.0)
-    return {**row, "response": f"<think>{working}</think>\\boxed{{{total}}}"}
