@@ -2,8 +2,8 @@
 
 `Template.start` behaves as `python -m MODULE ARGUMENTS` does, from the fork on and up to its atexit handlers:
 tearing down all that was imported would copy its memory, two CPU seconds for each process. Each process is
-the child of its own keeper, which waits for it and dies with the template; the template ends with its
-`Template`.
+the child of its own keeper, which waits for it. When the template ends, with its `Template` or with a
+killed pytest, the keeper kills the process's group and ends.
 """
 
 import atexit
@@ -113,7 +113,7 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def orphan(self) -> None:
-        """Kills its parent, the keeper; nobody can wait for it then."""
+        """Kills its parent, the keeper; nothing can wait for it then."""
         parent = psutil.Process(self.pid).parent()
         assert parent is not None
         parent.kill()
@@ -122,7 +122,7 @@ class Forked:
 
 
 def main() -> None:
-    # Keepers end when they like; nobody waits for them.
+    # Keepers end when they like; none is waited for.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for module in sys.argv[2:]:
         importlib.import_module(module)
@@ -145,7 +145,7 @@ def become(
     module: str, arguments: list[str], environment: dict[str, str], *, output: int, keeper: socket.socket
 ) -> NoReturn:
     """Forks once more: the parent is the keeper and does not return, the child runs the module."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if pid := os.fork():
         keep(pid, keeper)
@@ -156,7 +156,7 @@ def become(
     os.close(output)
     os.environ.clear()
     os.environ.update(environment)
-    # As if nobody had imported it: runpy warns otherwise.
+    # As if it had not been imported: runpy warns otherwise.
     sys.modules.pop(module, None)
     sys.argv[1:] = arguments
     end(run(module))
@@ -187,7 +187,14 @@ def end(code: int) -> NoReturn:
 
 
 def keep(pid: int, report: socket.socket) -> NoReturn:
-    """Hands over the process, then its exit code."""
+    """Hands over the process, then its exit code. SIGTERM, the template's end, kills the process's group."""
+
+    def end_both(*_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, end_both)
     socket.send_fds(report, [str(pid).encode()], [os.pidfd_open(pid)])
     _, status = os.waitpid(pid, 0)
     report.send(str(os.waitstatus_to_exitcode(status)).encode())
