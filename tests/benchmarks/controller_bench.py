@@ -53,7 +53,7 @@ PARTS = {
         "rollout/generate",
         "rollout/expected_load",
         "asyncrl/serving/",
-        "asyncrl/loops/",
+        "asyncrl/loops",
     ),
     "queue": ("asyncrl/replay/",),
     "journal, hand-over": ("asyncrl/journal/",),

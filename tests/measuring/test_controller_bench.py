@@ -17,7 +17,7 @@ BENCH = Path(__file__).parents[1] / "benchmarks" / "controller_bench.py"
     ("file", "part"),
     [
         ("/x/asyncrl/serving/sglang/messages.py", "parsing"),
-        ("/x/asyncrl/serving/sglang/messages.py", "HTTP"),
+        ("/x/asyncrl/serving/sglang/http.py", "HTTP"),
         ("/x/asyncrl/serving/confirmation.py", "segments"),
         ("/x/asyncrl/serving/server.py", "generation"),
         ("/x/asyncrl/rollout/generate.py", "generation"),
