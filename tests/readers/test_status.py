@@ -171,6 +171,7 @@ def test_a_run_that_was_killed_after_its_end_is_complete(folder: Path, printed: 
     write_status(folder, make_status(step=40, pid=2**22 + 1))
     code, out = printed()
     assert code == 1 and "the same command resumes it" in " ".join(out.split())
+    assert read_line(Run("run", folder))["state"] == "no longer running"
     journal = Journal(folder / "journal.sqlite")
     record_end(journal, RunEnd(version=40, reason="num_steps"))
     journal.close()

@@ -49,12 +49,10 @@ def not_a_number(history: History, limit: float) -> Finding | None:
     # A critic that warms up leaves the policy as it is: no gradient, no norm, a learning rate of 0; on
     # responses of an earlier run no loss either.
     is_policy_trained = bool(history.last("learning_rate"))
-    loss_is_nan, norm_is_nan = (
-        value is not None and math.isnan(value) for value in map(history.last, ("loss", "grad_norm"))
-    )
-    if loss_is_nan and (is_policy_trained or not norm_is_nan):
+    is_norm_nan = _is_nan(history.last("grad_norm"))
+    if _is_nan(history.last("loss")) and (is_policy_trained or not is_norm_nan):
         return Finding(math.nan, limit, f"the loss of step {history.step} is not a number")
-    if norm_is_nan and is_policy_trained:
+    if is_norm_nan and is_policy_trained:
         return Finding(math.nan, limit, f"the gradient norm of step {history.step} is not a number")
     tokens, lost = history.total("num_tokens"), history.total("nonfinite_tokens")
     if not lost or lost / (tokens + lost) <= limit:
@@ -62,6 +60,11 @@ def not_a_number(history: History, limit: float) -> Finding | None:
     share = lost / (tokens + lost)
     text = f"{as_percent(share, 2)} of the tokens came with a log-prob that is not finite"
     return Finding(share, limit, text)
+
+
+def _is_nan(value: float | None) -> bool:
+    """Whether it was measured and is no number."""
+    return value is not None and math.isnan(value)
 
 
 def skipped_steps(history: History, limit: float) -> Finding | None:

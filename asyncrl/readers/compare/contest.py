@@ -237,10 +237,14 @@ def _given(
     # The most likely answer comes before the samples.
     found = [answers[task][0] for task in chosen]
     texts = read_texts(run.journal, step, HELDOUT, [answer.task_id for answer in found])
-    return [given(answer, texts.get(answer.task_id)) for answer in found]
-
-
-def given(answer: Answer, text: str | None) -> dict[str, Any]:
-    """`extracted` is the answer as the verifier read it."""
-    names = ("extracted", "outcome", "num_tokens", "is_cut")
-    return {"text": text, **{name: getattr(answer, name) for name in names}}
+    return [
+        {
+            "text": texts.get(answer.task_id),
+            # As the verifier read it.
+            "extracted": answer.extracted,
+            "outcome": answer.outcome,
+            "num_tokens": answer.num_tokens,
+            "is_cut": answer.is_cut,
+        }
+        for answer in found
+    ]

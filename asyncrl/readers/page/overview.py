@@ -23,7 +23,7 @@ from asyncrl.readers.compare.recorded import open_runs
 from asyncrl.readers.compare.run_comparison import Comparison, compare
 from asyncrl.readers.page.runs import RUNS, Run, answer, or_refused, whole
 from asyncrl.readers.status import cause_of, stamp, state_of
-from asyncrl.run.metrics_file import RESUMED, Metrics
+from asyncrl.run.metrics_file import RESUMED, Metrics, Row
 from asyncrl.run.status import read_status
 from asyncrl.system.places import METRICS
 
@@ -43,8 +43,6 @@ def read_line(run: Run) -> dict[str, Any]:
         state, step, total_steps = None, None, None
     evaluations = [row for row in metrics.evaluations if row.get("greedy_accuracy") is not None]
     last = evaluations[-1] if evaluations else {}
-    # Evenly, the last one among them.
-    shown = evaluations[:: -max(1, -(-len(evaluations) // MOST_POINTS))][::-1]
     alarms = [row for row in metrics.events if row["event"] == "alarm"]
     alarm = alarms[-1] if alarms else {}
     rows = [*metrics.steps[:1], *metrics.steps[-1:], *evaluations[:1], *evaluations[-1:]]
@@ -61,14 +59,12 @@ def read_line(run: Run) -> dict[str, Any]:
         "total_steps": total_steps,
         # First and last step of those that a resumed run trains again.
         "again": _again(metrics),
-        "accuracies": [[row["step"], row["greedy_accuracy"]] for row in shown],
+        "accuracies": [[row["step"], row["greedy_accuracy"]] for row in _thinned(evaluations, MOST_POINTS)],
         "low": last.get("greedy_low"),
         "high": last.get("greedy_high"),
         "reward": metrics.steps[-1].get("reward_mean") if metrics.steps else None,
-        # The last one, as a sentence.
-        "alarm": f"{alarm.get('text')}{'' if alarm.get('is_on', True) else ' It is over.'}"
-        if alarm
-        else None,
+        # The last one.
+        "alarm": _sentence(alarm) if alarm else None,
         "alarm_step": alarm.get("step"),
         # Unix times of its first and last row.
         "begun_seconds": min(times, default=None),
@@ -109,6 +105,16 @@ def _again(metrics: Metrics) -> tuple[int, int] | None:
     version, last = resumed[-1]["version"], resumed[-1]["superseded_to"]
     done = metrics.steps[-1]["step"] if metrics.steps else version
     return None if done >= last else (version + 1, last)
+
+
+def _sentence(alarm: Row) -> str:
+    return f"{alarm.get('text')}{'' if alarm.get('is_on', True) else ' It is over.'}"
+
+
+def _thinned(rows: Sequence[Row], most: int) -> list[Row]:
+    """At most `most` of the rows, evenly, the last one among them."""
+    every = max(1, -(-len(rows) // most))
+    return list(rows[::-every])[::-1]
 
 
 async def ask_lines(request: web.Request) -> web.Response:
@@ -179,10 +185,7 @@ def read_comparison(folders: dict[str, Path], after: str) -> dict[str, Any]:
 def hold_comparisons(folders: dict[str, Path]) -> dict[str, Any]:
     """The first `MOST_HELD` runs that can be read, side by side in the order of their names, and each
     pair of them with the first tasks that it answered differently: path -> answer."""
-    # A dictionary says why a run cannot be opened.
-    readable = (
-        name for name, folder in folders.items() if not isinstance(or_refused(open_runs, [folder]), dict)
-    )
+    readable = (name for name, folder in folders.items() if _is_readable(folder))
     names = sorted(itertools.islice(readable, MOST_HELD))
     found: dict[str, Any] = {"/api/compare": names}
     if len(names) < len(folders):
@@ -196,6 +199,14 @@ def hold_comparisons(folders: dict[str, Path]) -> dict[str, Any]:
             path = f"/api/compare/answers?runs={','.join(chosen)}&kind={kind}&offset=0"
             found[path] = or_refused(read_answers, sides, kind, 0)
     return found
+
+
+def _is_readable(folder: Path) -> bool:
+    try:
+        open_runs([folder])
+    except (InputError, OSError):
+        return False
+    return True
 
 
 async def ask_comparison(request: web.Request) -> web.Response:

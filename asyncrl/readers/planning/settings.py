@@ -62,7 +62,7 @@ def log_normal_lengths(
 
 
 # Pilots: a group's row has a pass rate of the distribution, and each of its answers is right with that
-# chance. The rule is the run's own (`rollout.adaptive`), for rows that have no record yet: what is known of
+# chance. The rule is the run's own (`AdaptiveGroups`), for rows that have no record yet: what is known of
 # rows is the distribution. With `replay.drops_no_signal` groups without two rewards are dropped here, too.
 COLUMN = "pass_rate"
 NUM_ASSUMED = 1000

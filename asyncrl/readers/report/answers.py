@@ -185,8 +185,7 @@ def sampled_over_k(journal: JournalReader) -> schema.OverK | None:
         return None
     found = [_samples(_of(journal, step)) for step in (versions[0], versions[-1])]
     tasks = [task for task in found[0] if task in found[1]]
-    # Which samples give equal answers is not stored: there is no maj@k.
-    tallies = [[Tally(len(each[t]), sum(s == 1.0 for s in each[t]), None) for t in tasks] for each in found]
+    tallies = [[_tally(of_tasks[task]) for task in tasks] for of_tasks in found]
     if any(max((tally.num_samples for tally in each), default=0) < 2 for each in tallies):
         return None
     compared = compare(["base", f"step {versions[-1]}"], tallies)
@@ -214,3 +213,8 @@ def _samples(answers: Sequence[Answer]) -> dict[str, list[float]]:
             graded = [] if answer.correctness is None else [answer.correctness]
             found.setdefault(answer.task_id, []).extend(graded)
     return found
+
+
+def _tally(scores: Sequence[float]) -> Tally:
+    """Without maj@k: which samples give equal answers is not stored."""
+    return Tally(len(scores), sum(score == 1.0 for score in scores), None)

@@ -129,14 +129,14 @@ def _margins(num_rows: int) -> dict[str, float]:
     """Shares of the figure around the panels. Fixed: a layout engine draws all words once more."""
     height = PANEL_INCHES * num_rows
     top, bottom, between = 0.62, 0.57, 0.82
-    drawn = (height - top - bottom - (num_rows - 1) * between) / num_rows
+    panel = (height - top - bottom - (num_rows - 1) * between) / num_rows
     return {
         "left": 0.72 / WIDTH_INCHES,
         "right": 1 - 0.17 / WIDTH_INCHES,
         "wspace": 0.15,
         "top": 1 - top / height,
         "bottom": bottom / height,
-        "hspace": between / drawn,
+        "hspace": between / panel,
     }
 
 
