@@ -51,7 +51,7 @@ HEAVY = (
     *("commands/test_train_errors.py", "launch/test_trial.py"),
     # Schedules and answers by the thousand, processes by the dozen.
     *("simulation", "sandbox", "verifiers/code", "newcomer/test_processes.py", "test_wheel.py"),
-    "turns/tools/test_python.py",
+    "turns/test_python_tool.py",
     *("verifiers/test_cases.py", "verifiers/math/test_substitution.py"),
     # They wait for deadlines and for what other processes do.
     *("verifiers/test_pool.py", "launch/test_servers.py", "launch/test_stopping.py"),
@@ -139,7 +139,7 @@ GROUPS = {
     # Programs of one user share its limit of processes, and tests look for what all sandboxes left behind.
     "sandbox": "sandbox",
     "verifiers/code": "sandbox",
-    "turns/tools/test_python.py": "sandbox",
+    "turns/test_python_tool.py": "sandbox",
     "newcomer/test_processes.py": "sandbox",
 }
 EACH_ALONE = ("end_to_end/test_dying_processes.py", "end_to_end/test_evaluations.py")

@@ -9,6 +9,7 @@ import hashlib
 import os
 import pickle
 import sys
+import weakref
 from collections.abc import Hashable
 from dataclasses import fields, is_dataclass
 from decimal import Decimal
@@ -21,7 +22,7 @@ _PROTOCOL = 5
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, Fraction, Decimal)
 # The dict's slot, the key and the Verdict itself, measured.
 _ENTRY_BYTES = 500
-# References are held, so that no other one has their identity.
+# References that cannot be watched weakly (they have slots) are held, if they are small.
 _MAX_HELD = 1024
 _MAX_HELD_BYTES = 4096
 
@@ -67,6 +68,7 @@ class ReferenceDigests:
     """Digests of references. One that cannot change is digested once, not once per response."""
 
     def __init__(self) -> None:
+        self._watched: dict[int, tuple[weakref.ref[Any], bytes]] = {}
         self._held: dict[int, tuple[Any, bytes]] = {}
 
     def digest(self, reference: Any) -> bytes | None:
@@ -75,6 +77,9 @@ class ReferenceDigests:
         held = self._held.get(number)
         if held is not None and held[0] is reference:
             return held[1]
+        watched = self._watched.get(number)
+        if watched is not None and watched[0]() is reference:
+            return watched[1]
         try:
             pickled = pickle.dumps(reference, _PROTOCOL)
             if pickle.dumps(reference, _PROTOCOL) != pickled:
@@ -84,11 +89,19 @@ class ReferenceDigests:
         found = _digest(pickled)
         # Atoms and tuples are quick to pickle.
         if is_dataclass(reference) and _is_immutable(reference):
-            if len(pickled) <= _MAX_HELD_BYTES:
-                if len(self._held) >= _MAX_HELD:
-                    del self._held[next(iter(self._held))]
-                self._held[number] = (reference, found)
+            self._remember(reference, found, len(pickled))
         return found
+
+    def _remember(self, reference: Any, digest: bytes, size: int) -> None:
+        number = id(reference)
+        # A task's tests can take megabytes, and a tenth of a second each time they are pickled.
+        if type(reference).__weakrefoffset__:
+            watch = weakref.ref(reference, lambda _: self._watched.pop(number, None))
+            self._watched[number] = (watch, digest)
+        elif size <= _MAX_HELD_BYTES:
+            if len(self._held) >= _MAX_HELD:
+                del self._held[next(iter(self._held))]
+            self._held[number] = (reference, digest)
 
 
 class VerdictCache:

@@ -1,5 +1,6 @@
 """A number within a tolerance."""
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated
@@ -40,6 +41,12 @@ class NumericVerifier(TextAnswer):
     relative_tolerance: Annotated[float, Bounds(0, 1)] = 1e-6
     source: Source = "boxed"
     fallbacks: tuple[Fallback, ...] = ("final_answer", "hashes")
+
+    def __post_init__(self) -> None:
+        if math.isinf(self.absolute_tolerance):
+            raise ValueError(
+                "Option 'absolute_tolerance' of verifier 'numeric' is inf, expected a finite number."
+            )
 
     def parse_reference(self, raw: object) -> NumericReference:
         if isinstance(raw, bool) or not isinstance(raw, (int, float, str)):

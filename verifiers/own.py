@@ -44,6 +44,8 @@ async def in_thread(work: Callable[[], T]) -> T:
     def run() -> None:
         try:
             done.set_result(work())
+        except StopIteration as error:  # that no task can be handed: its caller would wait without end
+            done.set_exception(RuntimeError(f"StopIteration: {error}"))
         except BaseException as error:  # handed to the caller, whatever it is
             done.set_exception(error)
 

@@ -30,7 +30,7 @@ from verifiers.verifier import (
     VerifierUnavailable,
 )
 
-_WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric", "verifiers.exact")
+_WARM = ("verifiers.math.verifier", "mpmath", "verifiers.exact", "verifiers.numeric")
 # Sympy, which no worker may import in the time of a response.
 _WARM_TO_FORK = ("verifiers.math.algebra",)
 UNLIMITED_MEMORY = 1 << 46

@@ -1,10 +1,11 @@
 """What the pool remembers: by everything that decides, within bounds, and nothing that was luck."""
 
 import os
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -38,7 +39,7 @@ class Forgetful:
 
 class Waiting(Forgetful):
     async def verify_async(self, response, reference):
-        return self.verify(response, reference)
+        return None if response == "nothing" else self.verify(response, reference)
 
 class Deep(Forgetful):
     def cache_key(self, response, reference):
@@ -131,6 +132,14 @@ async def test_a_reference_that_cannot_be_pickled_twice_alike_is_not_cached(fold
     assert await with_pool(folder, work) == 2
 
 
+async def test_a_verifier_that_waits_and_gives_nothing_is_a_fault(folder: Path) -> None:
+    async def work(ask: Ask, pool: VerifierPool) -> None:
+        nothing = await ask("nothing", 1, "Waiting")
+        assert nothing.outcome is Outcome.FAULT and "expected a Verdict" in nothing.detail
+
+    await with_pool(folder, work)
+
+
 async def test_a_key_that_is_too_deep_leaves_the_verdict_to_verify(folder: Path) -> None:
     async def work(ask: Ask, pool: VerifierPool) -> None:
         assert (await ask("deep", "deep", "Deep")).outcome is Outcome.CORRECT
@@ -173,6 +182,16 @@ class Frozen:
     tests: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Counted:
+    num_pickled: ClassVar[int] = 0
+    text: str
+
+    def __getstate__(self) -> dict[str, str]:
+        Counted.num_pickled += 1
+        return {"text": self.text}
+
+
 @dataclass
 class Open:
     tests: list[Any] = field(default_factory=list)
@@ -185,7 +204,17 @@ def test_a_reference_that_changes_gets_another_digest() -> None:
         assert first == digests.digest(reference) is not None
         members.append(2)
         assert digests.digest(reference) != first
-    assert not digests._held
+    assert not digests._watched and not digests._held
+
+
+def test_a_large_reference_that_cannot_change_is_pickled_for_one_digest_and_not_kept_alive() -> None:
+    digests, reference = ReferenceDigests(), Counted("1" * 1_000_000)
+    assert digests.digest(reference) == digests.digest(reference) is not None
+    # Twice for the first digest, to see that it is the same each time.
+    assert Counted.num_pickled == 2
+    alive = weakref.ref(reference)
+    del reference
+    assert alive() is None and not digests._watched
 
 
 @pytest.mark.parametrize("part", [object(), [1], (1, [2]), Open(), lambda: 1, float])

@@ -48,6 +48,8 @@ def test_numeric_accepts_what_lies_within_the_tolerance_and_nothing_else() -> No
     assert outcome("numeric", "2 m", "\\boxed{200 cm}") == "correct"
     assert outcome("numeric", "2 m", "\\boxed{2 kg}") == "wrong"
     assert outcome("numeric", "1.41421356", "The answer is \\sqrt{2}.") == "correct"
+    with pytest.raises(ValueError, match="absolute_tolerance.*finite"):
+        load_verifier("numeric", {"absolute_tolerance": math.inf})
     assert outcome("numeric", "5", "\\boxed{x}") == "wrong"
     assert outcome("numeric", "5", "\\boxed{4, 5}") == "wrong"
     assert outcome("numeric", "5", "five") == "no_answer"

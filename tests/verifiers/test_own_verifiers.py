@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import pytest
 
 from verifiers.judgement import Limit
-from verifiers.own import Gold, is_built_in
+from verifiers.own import Gold, in_thread, is_built_in
 from verifiers.pool import VerifierPool
 from verifiers.registry import load_verifier
 from verifiers.verdict import Outcome
@@ -181,3 +181,13 @@ def test_built_in_is_what_holds_nothing_else(folder: Path) -> None:
             "weighted", {"parts": ["math", {"name": "weighted", "options": {"parts": ["./own.py:Plain"]}}]}
         )
     )
+
+
+@pytest.mark.parametrize("raised", [StopIteration("nothing"), SystemExit(1), KeyError("no")], ids=repr)
+async def test_whatever_the_work_of_a_thread_raises_reaches_its_caller(raised: BaseException) -> None:
+    def work() -> None:
+        raise raised
+
+    with pytest.raises((RuntimeError, SystemExit, KeyError), match="nothing|1|no"):
+        async with asyncio.timeout(20):
+            await in_thread(work)
