@@ -18,9 +18,11 @@ from asyncrl.errors import DiskError, Diverged
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import dump_recipe
 from asyncrl.trainer.bootstrap import DETERMINISTIC, make_deterministic
-from asyncrl.trainer.reproduce import differences, is_exact, is_same, table
 from asyncrl.wire.messages import Ending, find_ending
 
+pytestmark = pytest.mark.usefixtures("forked_trainers")
+
+NOBODY = "http://127.0.0.1:9"
 RANK = "from fakes.ending_ranks import *\ndef work():\n    {}\nsys.exit(run_rank(work))\n"
 FULL_DISK = """
 from fakes.ending_ranks import *
@@ -85,11 +87,6 @@ def test_a_full_disk_is_told_by_the_exit_code_also_where_the_log_takes_nothing(e
     said = ended["room"][1]
     assert said.splitlines()[:2] == ["a line that finds no room", "DiskError: no room"]
     assert find_ending(said) == Ending("DiskError", "no room")
-
-
-pytestmark = pytest.mark.usefixtures("forked_trainers")
-
-NOBODY = "http://127.0.0.1:9"
 
 
 def refusal(run: Path, recipe: Recipe | None) -> str:
@@ -179,44 +176,6 @@ def test_deterministic_steps_use_nothing_that_torch_cannot_repeat(tmp_path: Path
     assert run.returncode == 0, run.stderr
     first, second = json.loads(run.stdout.splitlines()[-1])
     assert first["grad_norm"] > 0 and second["loss"] != first["loss"]
-
-
-@pytest.mark.parametrize(
-    ("name", "recorded", "again", "same"),
-    [
-        # 2% of 0.5 is 0.01; below 0.001 nothing differs.
-        ("grad_norm", 0.5, 0.509, True),
-        ("grad_norm", 0.5, 0.511, False),
-        ("loss", 1e-5, -9e-4, True),
-        ("loss", 0.0, 1.1e-3, False),
-        ("num_tokens", 1000.0, 1001.0, False),
-        ("learning_rate", 1e-4, 1.01e-4, False),
-        ("loss", None, 0.1, False),
-        ("loss", None, None, True),
-    ],
-)
-def test_on_a_gpu_sums_may_differ_a_little_and_counts_not_at_all(
-    name: str, recorded: float | None, again: float | None, same: bool
-):
-    assert is_same(name, recorded, again, exactly=False) == same
-    assert is_same(name, recorded, again, exactly=True) == (recorded == again)
-
-
-def test_bits_are_compared_on_a_cpu_and_on_a_gpu_that_is_deterministic(monkeypatch: pytest.MonkeyPatch):
-    assert is_exact(deterministic=False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert not is_exact(deterministic=False)
-    assert is_exact(deterministic=True)
-
-
-def test_the_table_marks_what_lies_outside_of_the_tolerance():
-    recorded = {"loss": 0.25, "grad_norm": 1.0, "num_tokens": 10.0}
-    again = {"loss": 0.251, "grad_norm": 1.5, "num_tokens": 10.0}
-    assert differences(recorded, again, exactly=False) == ["grad_norm"]
-    assert differences(recorded, again, exactly=True) == ["loss", "grad_norm"]
-    lines = table(recorded, again, exactly=False).splitlines()[1:]
-    marked = [line.split()[0] for line in lines if line.endswith("differs")]
-    assert marked == ["grad_norm"]
 
 
 def test_libraries_read_their_variables_and_what_is_set_already_stays(monkeypatch: pytest.MonkeyPatch):

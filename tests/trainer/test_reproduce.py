@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from fakes.commands import Command
 from fakes.launch_trainer import finish_trainer, read_log, start_trainer
@@ -40,6 +41,7 @@ from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.settings import QueueSettings
 from asyncrl.run.metrics_file import MetricsWriter, read_metrics
 from asyncrl.run.reproduction import plan_reproduction
+from asyncrl.trainer.reproduce import differences, is_exact, is_same, table
 
 pytestmark = pytest.mark.usefixtures("forked_trainers")
 
@@ -334,3 +336,41 @@ def test_a_rank_of_another_number_of_processes_is_refused(recorded: Path, templa
         )
     assert rank.wait(120) == 2
     assert "WORLD_SIZE is 2 but trainer.num_processes is 1" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "recorded", "again", "same"),
+    [
+        # 2% of 0.5 is 0.01; below 0.001 nothing differs.
+        ("grad_norm", 0.5, 0.509, True),
+        ("grad_norm", 0.5, 0.511, False),
+        ("loss", 1e-5, -9e-4, True),
+        ("loss", 0.0, 1.1e-3, False),
+        ("num_tokens", 1000.0, 1001.0, False),
+        ("learning_rate", 1e-4, 1.01e-4, False),
+        ("loss", None, 0.1, False),
+        ("loss", None, None, True),
+    ],
+)
+def test_on_a_gpu_sums_may_differ_a_little_and_counts_not_at_all(
+    name: str, recorded: float | None, again: float | None, same: bool
+):
+    assert is_same(name, recorded, again, exactly=False) == same
+    assert is_same(name, recorded, again, exactly=True) == (recorded == again)
+
+
+def test_bits_are_compared_on_a_cpu_and_on_a_gpu_that_is_deterministic(monkeypatch: pytest.MonkeyPatch):
+    assert is_exact(deterministic=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert not is_exact(deterministic=False)
+    assert is_exact(deterministic=True)
+
+
+def test_the_table_marks_what_lies_outside_of_the_tolerance():
+    recorded = {"loss": 0.25, "grad_norm": 1.0, "num_tokens": 10.0}
+    again = {"loss": 0.251, "grad_norm": 1.5, "num_tokens": 10.0}
+    assert differences(recorded, again, exactly=False) == ["grad_norm"]
+    assert differences(recorded, again, exactly=True) == ["loss", "grad_norm"]
+    lines = table(recorded, again, exactly=False).splitlines()[1:]
+    marked = [line.split()[0] for line in lines if line.endswith("differs")]
+    assert marked == ["grad_norm"]

@@ -1,7 +1,8 @@
 """The norms of a layer: of what kind they are, and where; multipliers of embedding and branches (Granite).
 
 Most models have one before attention and one before the feed-forward network. OLMo 2 has them behind these
-instead, before what they give is added to the residual; Gemma and GLM-4 have both.
+instead, before what they give is added to the residual; Gemma and GLM-4 have both. Multipliers are no part of
+a weight: what is trained and published are the tensors of the folder.
 
 Shapes: P packed tokens, H hidden size, G heads of this tensor-parallel rank, D head size.
 """

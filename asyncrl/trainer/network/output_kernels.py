@@ -24,6 +24,8 @@ from torch import Tensor
 from asyncrl.trainer.packing.columns import PredictionTerm
 from asyncrl.trainer.packing.trials import find_fault, is_installed
 
+log = logging.getLogger(__name__)
+
 IMPOSSIBLE = -1e30
 """A logit of this size has a probability of exactly 0. Unlike -inf, 0 times it is no NaN."""
 
@@ -78,8 +80,6 @@ class _Entropy(torch.autograd.Function):
         slopes = torch.where(probabilities > 0, probabilities * (logprobs + 1), 0.0)
         return -gradient[:, None] * slopes
 
-
-log = logging.getLogger(__name__)
 
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 """Norm of a difference from the formula, relative, by the type that gradients are rounded to."""

@@ -15,13 +15,15 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 Send = Callable[[Tensor, dist.ProcessGroup], Tensor]
+"""(this rank's part, group) -> what the ranks of the group have for this one."""
 
 
 def own_tokens(tokens: Tensor, *, of_tensor_rank: bool = False) -> Tensor:
     """[P, ...] -> [C, ...], those of this context-parallel rank; of these the ones of this tensor rank too
     (sequence parallelism)."""
     groups = [parallel_state.get_context_parallel_group()]
-    groups += [parallel_state.get_tensor_model_parallel_group()] * of_tensor_rank
+    if of_tensor_rank:
+        groups.append(parallel_state.get_tensor_model_parallel_group())
     for group in groups:
         tokens = tokens.chunk(group.size())[group.rank()] if group.size() > 1 else tokens
     return tokens

@@ -133,7 +133,15 @@ FEWEST_NORMS = 4
 
 
 class Spikes(StepPart):
-    """Looks into each optimizer step of the policy whose gradient is a spike."""
+    """Looks into each optimizer step of the policy whose gradient is a spike.
+
+    That is a norm of SPIKE_FACTOR times the usual one. The gradient, which lies in the buffers after the
+    optimizer step too, goes to the first rank one parameter at a time, as for an export. That costs about as
+    much as writing a publication, and nothing in other steps. Whatever the layout, rows are those of whole
+    Hugging Face tensors; under adapters those of their matrices, by peft's names: a row of lora_A is one of
+    the `rank` directions. Not covered: the critic, and the first FEWEST_NORMS optimizer steps of a trainer's
+    process, whose usual norm is not known yet.
+    """
 
     def __init__(self, learner: Learner, recipe: Recipe) -> None:
         self._model = learner.model

@@ -6,7 +6,6 @@ of a response that is masked, or without a finite behavior log-prob. Tokens that
 loss stay in: a rejection may look at the advantages, so the batch's mean must not depend on it.
 """
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -56,9 +55,7 @@ Parts = list[list[MicroBatch]]
 def with_advantages(parts: Parts, advantages: list[list[Tensor]]) -> Parts:
     """The parts with these advantages; unchanged where there are none."""
     return [
-        [dataclasses.replace(micro, advantages=a) for micro, a in zip(part, each, strict=True)]
-        if each
-        else part
+        [replace(micro, advantages=a) for micro, a in zip(part, each, strict=True)] if each else part
         for part, each in zip(parts, advantages, strict=True)
     ]
 
