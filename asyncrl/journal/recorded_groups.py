@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.queue_state import StoredGroup, read_groups
-from asyncrl.records import Finish, Score
+from asyncrl.records import Finish, Score, Trajectory
 
 _WHOLE = """
 SELECT t.group_id FROM trajectories AS t JOIN groups AS g USING (group_id)
@@ -39,33 +39,34 @@ def read_recorded_groups(journal: Readable, *, samples: int, most: int) -> list[
     ids = ", ".join(str(group_id) for (group_id,) in journal.read(_WHOLE, (samples, most)))
     query = f"SELECT trajectory_id, text FROM trajectories WHERE group_id IN ({ids})"
     texts = dict(journal.read(query))
-    return [
-        RecordedGroup(
-            group.group_id,
-            group.prompt,
-            group.trajectories[0].prompt_tokens,
-            _responses(group, texts)[:samples],
-        )
-        for group in read_groups(journal, f"group_id IN ({ids})")
-    ]
-
-
-def _responses(group: StoredGroup, texts: dict[str, str | None]) -> list[RecordedResponse]:
     found = []
-    for trajectory in group.trajectories:
-        segments, score = trajectory.sampled(), group.scores.get(trajectory.trajectory_id)
-        if score is None or score.reward is None or not segments or trajectory.answers():
-            continue
-        assert trajectory.finish is not None
-        found.append(
-            RecordedResponse(
-                trajectory.response_tokens(),
-                [logprob for segment in segments for logprob in segment.behavior_logprobs],
-                trajectory.finish,
-                Score(
-                    score.outcome, score.correctness, score.reward, score.extracted, score.detail or "", 0.0
-                ),
-                texts[trajectory.trajectory_id] or "",
-            )
-        )
+    for group in read_groups(journal, f"group_id IN ({ids})"):
+        whole = [each for each in group.trajectories if _is_whole(group, each)][:samples]
+        responses = [_response(group, each, texts[each.trajectory_id] or "") for each in whole]
+        # Theirs: an agent may have opened another trajectory with another context, or none.
+        found.append(RecordedGroup(group.group_id, group.prompt, whole[0].prompt_tokens, responses))
     return found
+
+
+def _is_whole(group: StoredGroup, trajectory: Trajectory) -> bool:
+    """Whether it has one turn, a reward and its tokens, as in _WHOLE."""
+    score = group.scores.get(trajectory.trajectory_id)
+    is_rewarded = score is not None and score.reward is not None
+    return (
+        is_rewarded
+        and bool(trajectory.prompt_tokens)
+        and bool(trajectory.sampled())
+        and not trajectory.answers()
+    )
+
+
+def _response(group: StoredGroup, trajectory: Trajectory, text: str) -> RecordedResponse:
+    score, finish = group.scores[trajectory.trajectory_id], trajectory.finish
+    assert finish is not None
+    return RecordedResponse(
+        trajectory.response_tokens(),
+        [logprob for segment in trajectory.sampled() for logprob in segment.behavior_logprobs],
+        finish,
+        Score(score.outcome, score.correctness, score.reward, score.extracted, score.detail or "", 0.0),
+        text,
+    )

@@ -108,7 +108,7 @@ class GroupCompletion:
     lets_through: Callable[[Group], bool]
     """Whether the trainer gets a graded group (`SignalFilter`)."""
     worths: Worths = whole_worths
-    """The worth of each trajectory of a graded group (`credited_groups`)."""
+    """The worth of each trajectory of a graded group (`credited_worths`)."""
     revised: Callable[[Trajectory, Worth], Worth] = lambda trajectory, worth: worth
     """From the worth of a trajectory to the one that is trained."""
     ended: Callable[[Group, DropReason | None], None] = lambda group, reason: None

@@ -28,6 +28,10 @@ from asyncrl.system.places import CHECKPOINTS, PUBLICATIONS
 from asyncrl.wire.access import bearer
 from asyncrl.wire.file_service import LISTING, ListedFile, Listing, is_safe
 
+log = logging.getLogger(__name__)
+
+NUM_PUBLICATIONS = 2
+"""Copies that stay: the latest, and the one before it that a joining server may still be reading."""
 TIMEOUT_SECONDS = 60.0
 """Longest silence of a connection."""
 LISTING_SECONDS = 1800.0
@@ -177,11 +181,6 @@ def _answer(
         yield response
     finally:
         connection.close()
-
-
-log = logging.getLogger(__name__)
-NUM_PUBLICATIONS = 2
-"""The latest copy, and the one before it that a joining server may still be reading."""
 
 
 class TrainerCopies:

@@ -65,11 +65,14 @@ def test_whole_groups_come_in_the_order_of_admission_with_tokens_and_rewards(run
     assert first.prompt == "1+1=" and first.prompt_tokens == first.reference.prompt_tokens
 
 
-def test_a_response_of_several_turns_is_passed_over_for_a_later_one(run: Path) -> None:
+def test_a_response_of_several_turns_is_passed_over_for_a_later_one_and_its_prompt(run: Path) -> None:
+    prompt = read(warmed(run))[0].prompt_tokens
     change(run, "INSERT INTO observations VALUES ('00000000-00', 3, 0, 'stop', x'09000000', '[]')")
+    change(run, "UPDATE trajectories SET prompt_tokens = x'07000000' WHERE trajectory_id = '00000000-00'")
     first = read(warmed(run, rollout={"samples_per_group": 1}))[0]
     assert first.reference.group_id == 0
     assert [each.text for each in first.reference.responses] == ["\\boxed{7}"]
+    assert first.prompt_tokens == prompt != (7,)
 
 
 def test_a_run_whose_warm_up_is_over_needs_the_earlier_one_no_more(run: Path) -> None:
