@@ -1,14 +1,19 @@
 """Each alarm on a series that shows its fault, and on one that only looks like it."""
 
 import math
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fakes.alarm_log import AlarmLog
 
 from asyncrl.observe.alarms.learning import EmptySteps, TrainedNothing
-from asyncrl.observe.alarms.watch import CLEAR_STEPS
+from asyncrl.observe.alarms.rule import NO_CORRECT
+from asyncrl.observe.alarms.watch import CLEAR_STEPS, rules_of
+from asyncrl.readers.page.app import VIEWS
+from asyncrl.recipe import Alarms
 from asyncrl.run.metrics_file import Row
 
 ABSENT = object()
@@ -322,6 +327,7 @@ def test_waits_for_memory_are_said_before_how_much_is_in_use() -> None:
     log = AlarmLog()
     log.run(rows)
     assert log.rows[0]["text"].startswith("processes waited for memory in 30% of the time")
+    assert log.rows[0]["key"] == "alarms.memory_limit_share, alarms.memory_stall_share"
     assert alarms_of(rows, memory_limit_share=None, memory_stall_share=None) == set()
 
 
@@ -471,3 +477,10 @@ def test_a_router_that_sends_most_tokens_to_one_expert() -> None:
     assert "gets 54% of the tokens, up from 30% in the first steps; limit 0.5" in log.texts[0]
     assert alarms_of(series(9, **rising), busiest_expert_share=0.6) == set()
     assert alarms_of(series(9, **rising), busiest_expert_share=None) == set()
+
+
+def test_each_alarm_is_explained_and_points_to_a_view_of_the_page() -> None:
+    rules = rules_of(Alarms(), groups_per_batch=8)
+    page = (Path(__file__).parents[3] / "docs" / "alarms.md").read_text(encoding="utf-8")
+    assert {rule.name for rule in rules} | {NO_CORRECT[0]} == set(re.findall(r"^\| `(\w+)` \|", page, re.M))
+    assert {f"{rule.view}.js" for rule in rules} | {f"{NO_CORRECT[2]}.js"} <= set(VIEWS)
