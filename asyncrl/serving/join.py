@@ -20,6 +20,12 @@ from asyncrl.serving.publication import (
 from asyncrl.serving.server import ServerLifecycle, ServerState
 from asyncrl.serving.sglang import control, health, hooks
 
+log = logging.getLogger(__name__)
+
+REPUBLISH_SECONDS = 30.0
+"""Longest wait for a trainer that is not in a step to write a publication again."""
+MAX_MISSED = 2
+"""Joins that may be too late before the next batch waits for the one under way."""
 SILENCE_SECONDS = 300.0
 """Longest silence of a server with requests, by default."""
 
@@ -48,14 +54,6 @@ class FleetSettings:
     """Tokens that a server must be able to tell as kept (rollout.top_k); None where it is not asked."""
     returns_routes: bool = False
     """Whether servers must say which experts each token took (algorithm.routing_replay)."""
-
-
-log = logging.getLogger(__name__)
-
-REPUBLISH_SECONDS = 30.0
-"""Longest wait for a trainer that is not in a step to write a publication again."""
-MAX_MISSED = 2
-"""Joins that may be too late before the next batch waits for the one under way."""
 
 
 @dataclass

@@ -16,6 +16,8 @@ from asyncrl.loops import Waits, now_seconds
 from asyncrl.records import PolicyVersion
 from asyncrl.serving.sglang.health import Capacity
 
+log = logging.getLogger(__name__)
+
 
 class Heartbeat:
     """Signs of life of one server, which all streams from it share: one alone says little.
@@ -166,9 +168,6 @@ class Server:
         self.stream_seconds += streamed
         self.squared_stream_seconds += self.num_running * streamed
         self.counted_seconds = now
-
-
-log = logging.getLogger(__name__)
 
 
 class ServerLifecycle:
