@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cmp_to_key
 
-from verifiers.math.arithmetic import exact_value, real_fraction
+from verifiers.math.arithmetic import exact_or_none, exact_value, real_fraction
 from verifiers.math.domains import complex_letters
 from verifiers.math.nodes import (
     Bracket,
@@ -18,6 +18,7 @@ from verifiers.math.nodes import (
     NamedSet,
     Node,
     Number,
+    Percent,
     Piecewise,
     Power,
     Product,
@@ -395,6 +396,8 @@ def _solution(left: Node, right: Node, name: str, slope: Fraction, at_zero: Frac
 
 def _line(node: Node, name: str) -> tuple[Fraction, Fraction | None]:
     """(slope, value at 0 when rational) of a linear expression; raises _NotRegion for anything else."""
+    if any(_may_bend(item, name) for item in walk(node)):
+        raise _NotRegion
     # Where no response can know it: a polynomial may cross its line at any places that are fixed.
     place = Fraction(random_prime(random_source(node, node), 31), 97)
     try:
@@ -407,6 +410,20 @@ def _line(node: Node, name: str) -> tuple[Fraction, Fraction | None]:
     if there != start + place * slope:
         raise _NotRegion
     return slope, start
+
+
+def _may_bend(item: Node, name: str) -> bool:
+    r"""Whether a part is no polynomial in the letter: as \sqrt{x^2}, it may be a line between some places."""
+    part = item
+    match item:
+        case Symbol() | Sum() | Product() | Percent():
+            return False
+        case Power(_, exponent) if (power := exact_or_none(exponent)) is not None:
+            if power >= 0 and power.denominator == 1:
+                return False
+        case Quotient(_, bottom):
+            part = bottom
+    return name in free_symbols(part)
 
 
 def _irrational_line(node: Node, name: str) -> Fraction:
