@@ -51,7 +51,7 @@ from asyncrl.observe.metrics.step_metrics import Meters, Observer, StepReport, S
 from asyncrl.observe.metrics.turn_metrics import AgentMeter
 from asyncrl.recipe import Recipe
 from asyncrl.recipe.file import object_files
-from asyncrl.records import branch_id
+from asyncrl.records import ScoredSequence, branch_id
 from asyncrl.replay.group import Group, trajectory_id
 from asyncrl.replay.queue import ReplayQueue
 from asyncrl.replay.repetition import make_repetition
@@ -124,28 +124,9 @@ def assemble(
     of_evaluations = make_conversations(inputs, episodes)
     conversations = conversations or of_evaluations
     oversampling = Oversampling(queue, recipe.rollout.oversampling)
-    rollout, plays_turns = recipe.rollout, conversations is not None or recipe.agent.is_on()
-    generator = Generator(
-        queue=queue,
-        fleet=fleet,
-        waits=waits,
-        state=state,
-        limits=Limits(
-            inputs.rollout_sampling(),
-            inputs.context_tokens,
-            max_turn_tokens=recipe.turns.max_turn_tokens,
-            tokens_per_round=rollout.tokens_per_round,
-            stop=inputs.codec.stop,
-        ),
-        max_retries=rollout.max_fault_retries,
-        run_id=run_id,
-        rules=RequestRules(
-            is_cache_recomputed=rollout.interrupt == "retract",
-            ends_with_its_version=rollout.interrupt == "drain",
-            columns=served_columns(recipe),
-        ),
-        turns=OpenTurns(keeps_cached=rollout.interrupt == "continue") if plays_turns else None,
-        is_parked=oversampling.is_over,
+    plays_turns = conversations is not None or recipe.agent.is_on()
+    generator = _make_generator(
+        inputs, run_id, queue, fleet, waits, state, oversampling, plays_turns=plays_turns
     )
     shaping = Shaping(recipe.algorithm, generator.limits)
     player: TurnPlayer | None = None
@@ -203,37 +184,25 @@ def assemble(
     )
 
     num_steps = recipe.trainer.num_steps
-    copies = TrainerCopies(
-        run_folder or Path(),
-        token=keys.token,
-        num_kept=recipe.trainer.keep_checkpoints,
-        best_of_every=recipe.evaluation.every_steps if recipe.trainer.keep_best else 0,
-        heldout=lambda: dict(heldout.accuracies),
-    )
+    copies = _make_copies(recipe, run_folder, keys, heldout)
     drainer = Drain(queue, fleet, generator, waits)
     shared_gpus: SharedGpus | None = None
     if recipe.placement.colocated:
         shared_gpus = SharedGpus(
             *(context, fleet, drainer),
             is_evaluating=heldout.is_on_rollout_servers,
-            ends_with_its_version=rollout.interrupt == "drain",
+            ends_with_its_version=recipe.rollout.interrupt == "drain",
         )
     evaluations = Evaluations(context, heldout, fleet.weight_owner, num_steps)
     words = recipe.view.reflection_words
     reflection = ReflectionWords(words) if words else None
-    responses = StepResponses(journal, reflection, rollout.samples_per_group, waits)
+    responses = StepResponses(journal, reflection, recipe.rollout.samples_per_group, waits)
     compaction = Compaction(
         journal,
         keep_steps=recipe.replay.keep_steps,
         keep_checkpoints=recipe.trainer.keep_checkpoints,
         repeat_reach=queue.settings.repeat_reach(),
     )
-    # A pair is two lines.
-    measured = [
-        line.sequence(branch_id(trajectory_id(row, 0), place) if place else trajectory_id(row, 0))
-        for row, task in enumerate(inputs.heldout_rows)
-        for place, line in enumerate(task.reference.lines())
-    ]
     batch_columns = BatchColumns(
         queue, metrics, dropped if recipe.has_verdicts() else None, optional_columns(recipe)
     )
@@ -250,7 +219,7 @@ def assemble(
             evaluations,
             *([] if shared_gpus is None else [shared_gpus]),
             CompactedJournal(compaction),
-            MeasuredRows(measured),
+            MeasuredRows(_measured_rows(inputs)),
         ),
         columns=(lambda taken, version: {}) if recipe.learns_from_rows() else batch_columns,
         num_steps=num_steps,
@@ -258,17 +227,12 @@ def assemble(
         publishes_all=not recipe.learns_from_rows(),
         serves_while_training=shared_gpus is None,
     )
-    files: FileRoutes | None = None
-    if not cluster.shared_disk:
-        assert run_folder is not None, "publications are handed out from the run folder"
-        terms = object_files(recipe.algorithm.model_dump())
-        files = FileRoutes(model_folder(recipe.model), run_folder, terms)
     service = ControllerService(
         wire,
         endpoint=endpoint,
         keys=keys,
         servers=functools.partial(change_servers, fleet, supervisor),
-        files=files,
+        files=_make_files(recipe, run_folder),
         metrics=metrics,
         has_open_metrics=cluster.open_metrics,
     )
@@ -293,6 +257,15 @@ def assemble(
             TrainerSide(recipe, trainer, state, supervisor),
         ),
     )
+
+
+def _measured_rows(inputs: Inputs) -> list[ScoredSequence]:
+    """Rows of data.heldout, where their loss is measured; a pair is two lines."""
+    return [
+        line.sequence(branch_id(trajectory_id(row, 0), place) if place else trajectory_id(row, 0))
+        for row, task in enumerate(inputs.heldout_rows)
+        for place, line in enumerate(task.reference.lines())
+    ]
 
 
 def _restored_queue(inputs: Inputs, journal: Journal, order: TaskOrder, waits: Waits) -> ReplayQueue:
@@ -350,3 +323,60 @@ def _make_fleet(
         returns_routes=recipe.replays_routes(),
     )
     return Fleet(urls, settings, session=session, waits=waits, processes=supervisor)
+
+
+def _make_files(recipe: Recipe, run_folder: Path | None) -> FileRoutes | None:
+    """None where every process sees the disk."""
+    if recipe.cluster.shared_disk:
+        return None
+    assert run_folder is not None, "publications are handed out from the run folder"
+    terms = object_files(recipe.algorithm.model_dump())
+    return FileRoutes(model_folder(recipe.model), run_folder, terms)
+
+
+def _make_generator(
+    inputs: Inputs,
+    run_id: str,
+    queue: ReplayQueue,
+    fleet: Fleet,
+    waits: Waits,
+    state: RunPhase,
+    oversampling: Oversampling,
+    *,
+    plays_turns: bool,
+) -> Generator:
+    rollout = inputs.recipe.rollout
+    return Generator(
+        queue=queue,
+        fleet=fleet,
+        waits=waits,
+        state=state,
+        limits=Limits(
+            inputs.rollout_sampling(),
+            inputs.context_tokens,
+            max_turn_tokens=inputs.recipe.turns.max_turn_tokens,
+            tokens_per_round=rollout.tokens_per_round,
+            stop=inputs.codec.stop,
+        ),
+        max_retries=rollout.max_fault_retries,
+        run_id=run_id,
+        rules=RequestRules(
+            is_cache_recomputed=rollout.interrupt == "retract",
+            ends_with_its_version=rollout.interrupt == "drain",
+            columns=served_columns(inputs.recipe),
+        ),
+        turns=OpenTurns(keeps_cached=rollout.interrupt == "continue") if plays_turns else None,
+        is_parked=oversampling.is_over,
+    )
+
+
+def _make_copies(
+    recipe: Recipe, run_folder: Path | None, keys: Keys, heldout: HeldOutSchedule
+) -> TrainerCopies:
+    return TrainerCopies(
+        run_folder or Path(),
+        token=keys.token,
+        num_kept=recipe.trainer.keep_checkpoints,
+        best_of_every=recipe.evaluation.every_steps if recipe.trainer.keep_best else 0,
+        heldout=lambda: dict(heldout.accuracies),
+    )
