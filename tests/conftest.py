@@ -106,8 +106,8 @@ HEAVY = (
     *("commands/test_audit.py", "commands/test_missing_golds.py", "controller/test_agents.py"),
     *("rollout/agents/test_hosts.py", "verifiers/test_letter_choice.py"),
     *("launch/test_engine_options.py", "readers/page/test_export_in_browser.py", "test_flakes.py"),
-    # Functions drawn by the hundred, and pilots of as many groups.
-    *("verifiers/math/test_points.py", "verifiers/math/test_spellings.py", "rollout/test_adaptive.py"),
+    # Functions drawn by the hundred.
+    *("verifiers/math/test_points.py", "verifiers/math/test_spellings.py"),
     # Each loads reasoning-gym in processes of its own.
     *("data/test_gym.py", "verifiers/test_gym.py", "examples/test_gym_pretrain.py"),
 )

@@ -1,9 +1,18 @@
-"""Properties pass or fail by what they say, on any machine."""
+"""The settings of tests/conftest.py: which files are left out or share a process, what properties need."""
 
 import time
+from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
+from tests.conftest import EACH_ALONE, GROUPS, HEAVY, TYPICAL
+
+TESTS = Path(__file__).parent
+
+
+def test_each_place_that_the_lists_name_is_there() -> None:
+    assert [name for name in (*HEAVY, *TYPICAL, *GROUPS, *EACH_ALONE) if not (TESTS / name).exists()] == []
 
 
 def test_no_property_depends_on_the_speed_of_the_machine() -> None:
