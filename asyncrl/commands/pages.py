@@ -34,7 +34,7 @@ PAGES = {
         "docs/gpus.md#which-process-gets-which-gpus": "asyncrl.launch.placement",
         "docs/init.md": "asyncrl.commands.init asyncrl.launch.first_recipe",
         "docs/journal.md": "asyncrl.commands.journal asyncrl.journal",
-        "docs/lora.md": "asyncrl.model.supported asyncrl.trainer.checkpoints",
+        "docs/lora.md": "asyncrl.trainer.checkpoints",
         "docs/metrics.md": "asyncrl.observe",
         "docs/models.md": "asyncrl.model",
         "docs/page.md": "asyncrl.commands.view asyncrl.readers.page",

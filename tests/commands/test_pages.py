@@ -73,6 +73,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("check recipe.yaml trainer.parallel.tensr=1", "asyncrl keys trainer.parallel"),
         ("check nowhere.yaml", "docs/recipes.md"),
         ("check recipe.yaml model.path=x", "docs/models.md"),
+        ("check recipe.yaml serving.tensor_parallel_size=2 serving.expert_parallel_size=2", "docs/models.md"),
         ("check recipe.yaml data.train=x.jsonl", "docs/recipes.md#rows"),
         ("check recipe.yaml verifying.default=mth", "verifiers/README.md"),
         ("verify train.jsonl --verifier mth", "verifiers/README.md"),

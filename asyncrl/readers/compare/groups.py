@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import mpmath
 import numpy as np
 import numpy.typing as npt
 
@@ -60,6 +59,8 @@ def t_quantile(degrees: float) -> float:
     """97.5% quantile of Student's t, for whole or broken degrees of freedom of 1 or more."""
     if degrees > 10_000:
         return Z_95
+    # Here, since `asyncrl status` imports this file and needs no quantile.
+    import mpmath
 
     def outside(t: float) -> float:
         """Chance of a value beyond -t or t, from the incomplete beta function (Abramowitz and Stegun
