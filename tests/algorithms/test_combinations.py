@@ -384,12 +384,35 @@ def test_each_rejection_weight_and_clip_of_the_matrix_takes_some_tokens_and_leav
 
 
 @pytest.mark.parametrize("surrogate", sorted(SURROGATES))
+def test_each_weight_scales_the_gradient_of_its_own_token(surrogate: str):
+    # At the proximal policy every ratio is 1: the gradient is -A w. Under gmpo w is the geometric mean, here
+    # (0.2 x 0.5 x 1 x 2 x 4)^(1/5) = 0.8^0.2.
+    weights = [0.2, 0.5, 1.0, 2.0, 4.0]
+    inputs = make_inputs(current=[-1.0] * 5, behavior=[-1.0 - math.log(w) for w in weights])
+    algorithm = Algorithm(surrogate=surrogate, importance_weight={"name": "truncated", "cap": 9.0})
+    found = gradient(make_loss(algorithm, max_new_tokens=8)(inputs).total, inputs)
+    wanted = [0.8**0.2] * 5 if surrogate == "gmpo" else weights
+    assert found == pytest.approx([-w for w in wanted], rel=1e-5)
+
+
+@pytest.mark.parametrize("surrogate", sorted(SURROGATES))
 def test_advantages_per_token_that_add_up_to_zero_still_teach_each_token(surrogate: str):
     advantages = [2.0, -1.0, 0.0, 0.0, -1.0]
     inputs = make_inputs(current=[-1.0] * 5, advantages=advantages)
     algorithm = Algorithm(advantage="gae", surrogate=surrogate)
     found = gradient(make_loss(algorithm, max_new_tokens=8)(inputs).total, inputs)
     assert found == pytest.approx([-a for a in advantages])
+
+
+@pytest.mark.parametrize("surrogate", ["gspo", "gmpo"])
+def test_a_rejected_token_is_not_in_the_ratio_of_its_sequence(surrogate: str):
+    # The last token moved by 5 and is out of the range; the others by 0.1 and 0.05: their mean is 0.075.
+    algorithm = Algorithm(surrogate=surrogate, rejection=["token_range"], importance_weight="none")
+    inputs = make_inputs(
+        current=[-0.9, -0.95, -5.0], proximal=[-1.0, -1.0, -10.0], behavior=[-1.0, -1.0, -1.0]
+    )
+    found = gradient(make_loss(algorithm, max_new_tokens=8)(inputs).total, inputs)
+    assert found == pytest.approx([-math.exp(0.075)] * 2 + [0.0], rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -403,6 +426,52 @@ def test_a_rejected_token_has_neither_kl_nor_entropy_bonus(algorithm: dict):
     for slope in slopes:
         assert slope is None or slope[1] == 0.0
     assert slopes[0][0] != 0.0
+
+
+@pytest.mark.parametrize(("weight", "surrogate"), pairs_of())
+def test_the_gradient_agrees_with_finite_differences_of_the_formula(weight: str, surrogate: str):
+    """The docstring's formula, with all that it holds constant (sg) kept at the policy of now."""
+    algorithm = chosen(importance_weight=weight, surrogate=surrogate)
+    inputs = BATCHES["gae"]
+    parts = make_loss(algorithm, max_new_tokens=LONGEST)(inputs)
+    found = gradient(parts.total, inputs)
+    oracle, step = Oracle(inputs, algorithm), 1e-5
+    now = inputs.current.tolist()
+    for t in range(len(IDS)):
+        ends = [formula(oracle, now, {**dict(enumerate(now)), t: now[t] + d}) for d in (step, -step)]
+        assert found[t] == pytest.approx((ends[0] - ends[1]) / (2 * step), abs=1e-6), t
+
+
+def formula(oracle: Oracle, now: list[float], moved: dict[int, float]) -> float:
+    """The sum of the losses at log-probs `moved`, with what is constant taken at `now`."""
+    a, total = oracle.algorithm, 0.0
+    low, high = 1 - (a.clip_low or 1.0), 1 + a.clip_high
+    for t in range(len(IDS)):
+        if not oracle.survives[t]:
+            continue
+        advantage, change, own = (
+            oracle.advantages[t],
+            math.exp(moved[t] - now[t]),
+            oracle.of(t, oracle.survives),
+        )
+        r = math.exp(oracle.log_r[t])
+        if a.surrogate.name in ("ppo_clip", "gspo"):
+            mean = math.exp(sum(oracle.log_r[u] for u in own) / len(own))
+            ratio = (r if a.surrogate.name == "ppo_clip" else mean) * change
+            loss = -min(ratio * advantage, min(max(ratio, low), high) * advantage)
+        elif a.surrogate.name == "gmpo":
+            mean = math.exp(sum(oracle.bounded(u, low, high) for u in own) / len(own))
+            loss = -advantage * mean * (1.0 if oracle.is_beyond(t, r, low, high) else change)
+        elif a.surrogate.name == "ratio":
+            loss = -advantage * r * change
+        elif a.surrogate.name == "sapo":
+            tau = TAU_POSITIVE if advantage > 0 else TAU_NEGATIVE
+            loss = -advantage * 4 / tau / (1 + math.exp(-tau * (r * change - 1)))
+        else:
+            weight = min(max(r, low), high) if a.surrogate.name == "cispo" else 1.0
+            loss = -weight * advantage * moved[t]
+        total += oracle.applied(t) * loss
+    return total
 
 
 @pytest.mark.parametrize("surrogate", ["gspo", "gmpo"])
