@@ -27,7 +27,6 @@ from typing import IO, Any
 sys.path.insert(0, os.environ.get("ASYNCRL_BENCH_TREE", str(Path(__file__).resolve().parents[2])))
 sys.path.insert(0, str(Path(sys.path[0], "tests")))
 
-from benchmarks.kept import markdown
 from fakes.learners import make_learner
 from fakes.models import write_model
 
@@ -189,11 +188,11 @@ def measure(num_rounds: int) -> dict[str, list[float]]:
 
 def table(found: dict[str, list[float]]) -> str:
     """Markdown: medians with the quartiles of the rounds."""
-    lines = []
+    lines = ["| term | a step over the default's | quartiles |", "|---|---|---|"]
     for name, ratios in found.items():
         low, middle, high = statistics.quantiles(ratios, n=4)
-        lines.append((name, f"{middle:.2f}", f"{low:.2f} to {high:.2f}"))
-    return markdown(("term", "a step over the default's", "quartiles"), lines)
+        lines.append(f"| {name} | {middle:.2f} | {low:.2f} to {high:.2f} |")
+    return "\n".join(lines)
 
 
 def work() -> None:
