@@ -1,13 +1,16 @@
 """Whole groups of graded responses with tokens and log-probs, for another run that learns their values."""
 
+import json
 from typing import NamedTuple
 
 from asyncrl.journal.connection import Readable
 from asyncrl.journal.queue_state import StoredGroup, read_groups
 from asyncrl.records import Finish, Score, Trajectory
 
+# With the texts of the trajectories that have one turn, a reward and their tokens.
 _WHOLE = """
-SELECT t.group_id FROM trajectories AS t JOIN groups AS g USING (group_id)
+SELECT t.group_id, json_group_object(t.trajectory_id, t.text)
+FROM trajectories AS t JOIN groups AS g USING (group_id)
 WHERE t.branch_of IS NULL AND t.reward IS NOT NULL AND length(t.prompt_tokens) > 0
   AND EXISTS (SELECT 1 FROM segments AS s WHERE s.trajectory_id = t.trajectory_id)
   AND NOT EXISTS (SELECT 1 FROM observations AS o WHERE o.trajectory_id = t.trajectory_id)
@@ -36,28 +39,15 @@ class RecordedGroup(NamedTuple):
 def read_recorded_groups(journal: Readable, *, samples: int, most: int) -> list[RecordedGroup]:
     """The first `most` groups with `samples` responses or more that have one turn, a reward and their tokens,
     in the order of admission; the first `samples` responses of each."""
-    ids = ", ".join(str(group_id) for (group_id,) in journal.read(_WHOLE, (samples, most)))
-    query = f"SELECT trajectory_id, text FROM trajectories WHERE group_id IN ({ids})"
-    texts = dict(journal.read(query))
+    texts = {group_id: json.loads(whole) for group_id, whole in journal.read(_WHOLE, (samples, most))}
     found = []
-    for group in read_groups(journal, f"group_id IN ({ids})"):
-        whole = [each for each in group.trajectories if _is_whole(group, each)][:samples]
-        responses = [_response(group, each, texts[each.trajectory_id] or "") for each in whole]
+    for group in read_groups(journal, f"group_id IN ({', '.join(map(str, texts))})"):
+        own = texts[group.group_id]
+        whole = [each for each in group.trajectories if each.trajectory_id in own][:samples]
+        responses = [_response(group, each, own[each.trajectory_id] or "") for each in whole]
         # Theirs: an agent may have opened another trajectory with another context, or none.
         found.append(RecordedGroup(group.group_id, group.prompt, whole[0].prompt_tokens, responses))
     return found
-
-
-def _is_whole(group: StoredGroup, trajectory: Trajectory) -> bool:
-    """Whether it has one turn, a reward and its tokens, as in _WHOLE."""
-    score = group.scores.get(trajectory.trajectory_id)
-    is_rewarded = score is not None and score.reward is not None
-    return (
-        is_rewarded
-        and bool(trajectory.prompt_tokens)
-        and bool(trajectory.sampled())
-        and not trajectory.answers()
-    )
 
 
 def _response(group: StoredGroup, trajectory: Trajectory, text: str) -> RecordedResponse:
