@@ -82,7 +82,7 @@ class Stream:
         return bytes(self._head + self._tail)
 
     def take(self) -> str:
-        """All that was kept, with a mark where something was left out; keeping begins anew."""
+        """All text kept so far, with a mark where some was left out. The buffer is empty afterwards."""
         head, tail, num_omitted = self._head, self._tail, self.num_omitted
         self._head, self._tail, self.num_omitted = bytearray(), bytearray(), 0
         if not num_omitted:

@@ -1,4 +1,4 @@
-"""What benchmarks keep and write: rows of a JSON Lines file, Markdown tables, figures, a part of a page."""
+"""Output of benchmarks: rows of a JSON Lines file, Markdown tables, figures, a part of a page."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""What a chat sends and keeps, its calls of tools and environments, and Ctrl-C."""
+"""A chat: messages that it sends and keeps, its calls of tools and environments, and Ctrl-C."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""What `asyncrl check` says of a recipe, terms of its own and a teacher among others, and what it refuses."""
+"""`asyncrl check`: its lines about a recipe, its own terms and its teacher, and recipes that it refuses."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""What graded responses amount to, against values worked out by hand; by source too, and as tallies of
+"""Numbers of graded responses, against values worked out by hand; by source too, and as tallies of
 samples."""
 
 import dataclasses

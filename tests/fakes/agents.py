@@ -229,7 +229,7 @@ def rest_of_turn(codec: TextCodec, prefix: list[int], answer: Callable[[str], st
 async def outcome_of(
     folder: Path, ask: Callable[[Client], Awaitable[Any]], answer: Callable[[str], str]
 ) -> tuple[Any, Played]:
-    """What an agent is told that makes one call: the reply, or the error."""
+    """Reply, or error, that an agent gets for its one call."""
     found: list[Any] = []
 
     async def agent(client: Client) -> None:

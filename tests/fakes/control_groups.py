@@ -12,7 +12,7 @@ class Groups:
     """Files where /proc and /sys/fs/cgroup would have them."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of the machine's 64 GiB, 40 are available."""
+        """Memory of a machine with 64 GiB, of which 40 are available."""
         self.own, self.mounted = folder / "cgroup", folder / "mounted"
         self.own.write_text("")
         machine = psutil.virtual_memory()._replace(total=64 * GIB, available=40 * GIB)

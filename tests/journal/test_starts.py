@@ -95,7 +95,7 @@ def test_a_process_of_the_run_that_was_removed_is_not_an_external_server(tmp_pat
         ("remove", "http://127.0.0.1:5001", True),
         ("remove", "http://127.0.0.1:5002", True),
         ("add", "http://127.0.0.1:5002", True),
-        # Another start of the run: somebody else's server listens where a process of the run did.
+        # Another start of the run: another program's server listens where a process of the run did.
         ("add", "http://127.0.0.1:5001", False),
     )
     assert found == ServerChanges(

@@ -1,4 +1,4 @@
-"""The pool with real processes: nothing hangs it, nothing is lost, nobody is left behind; and what a verifier
+"""The pool with real processes: nothing hangs it, nothing is lost, no process stays; and what a verifier
 must load is loaded once, before workers are forked, and outside of their time limit."""
 
 import asyncio
